@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from cache.store.redis_store import RedisStore
+from gateway.keys.registry import KeyRegistry
+from tests.gateway.http.test_keys_of_store import made
 from tests.support.app import InProcess, in_process
 from tests.support.dialect_streams import chat_stream
 from tests.support.plain_http import PlainReply, PlainServer
-from tests.support.store import LocalStore
+from tests.support.store import UNHURRIED, LocalStore
 
 Json = dict[str, Any]
 SCHEMA: Json = {"type": "object", "properties": {"city": {"type": "string"}}}
@@ -337,6 +340,22 @@ async def test_a_call_of_the_same_id_elsewhere_gets_none_of_it(
             await second(app, began, user="somebody else")
     assert reasoning_sent(server) == [" "], "a text that says nothing, once the server has asked for it"
     assert len(server.refusals) == 2  # this thinker takes no other text than its own
+
+
+async def test_another_team_of_the_tenant_gets_none_of_it(
+    thinker: tuple[Thinker, str], store: LocalStore, tmp_path: Path
+) -> None:
+    """A conversation that begins alike has the same name in both; keys of one team go on with each other's."""
+    server, url = thinker
+    client = RedisStore.from_url(store.url, slack=UNHURRIED)
+    own, again, other = [(await made(KeyRegistry(client), team=team))[0] for team in ("hr", "hr", "sales")]
+    async with gateway(tmp_path, url, store.url) as app:
+        began = await first(app, headers=own)
+        assert (await second(app, began, headers=again)).status_code == 200
+        assert reasoning_sent(server) == ["I should look, 0."]
+        await second(app, began, headers=other)
+    await client.aclose()
+    assert reasoning_sent(server) == [" "]
 
 
 async def test_nothing_is_kept_where_the_client_forbids_it(

@@ -37,7 +37,7 @@ def _copy(into: Path) -> None:
 def _pytest(root: Path, tests: Sequence[str]) -> tuple[int, str]:
     """Run tests in the copy, at most ten minutes; return pytest's exit code and what it wrote."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n", "0", "-p", "no:cacheprovider", *tests]
-    env = os.environ | {"PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": "1"}
+    env = os.environ | {"PYTHONPATH": str(root)}  # with bytecode, so that one module alone is compiled for each mutant
     try:
         done = subprocess.run(
             command, cwd=root, env=env, capture_output=True, text=True, timeout=_LONGEST_S, check=False

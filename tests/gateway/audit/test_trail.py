@@ -143,6 +143,15 @@ async def test_what_is_removed_from_the_end_is_missed(store: RedisStore, removed
     assert "of 5 entries were removed" in told
 
 
+async def test_what_is_removed_with_the_note_beside_it_is_missed_by_the_streams_last_id(store: RedisStore) -> None:
+    """Whoever removes an entry and what was noted of it cannot take back the id that the stream has given."""
+    for number in range(3):
+        await of_key(store, f"k_{number}", "disable")
+    newest = (await listed(store))[0].id
+    await store.ask([Command((b"XDEL", KEYS.encode(), newest.encode())), Command((b"DEL", f"{KEYS}:head".encode()))])
+    assert (await problems(store))[KEYS] == (f"its newest entries were removed, the last of them {newest}",)
+
+
 async def test_the_newest_entry_cannot_be_altered(store: RedisStore) -> None:
     """No entry after it has its hash."""
     await of_key(store, "k_0", "disable")

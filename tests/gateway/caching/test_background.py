@@ -6,23 +6,25 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 import redis
 
 from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
 from gateway.caching.background import BackgroundRun, BackgroundRuns
 from gateway.caching.kept_responses import KeptResponses
+from gateway.errors import RateLimited
 from tests.support.store import UNHURRIED, LocalStore
 
 Json = dict[str, Any]
 
 
 @asynccontextmanager
-async def worker(store: LocalStore) -> AsyncIterator[tuple[KeptResponses, BackgroundRuns]]:
+async def worker(store: LocalStore, most: int = 10) -> AsyncIterator[tuple[KeptResponses, BackgroundRuns]]:
     """One worker's kept responses and runs; what waits for the store has reached it at the end."""
     client = RedisStore.from_url(store.url, slack=UNHURRIED)
     kept = KeptResponses(client, b"secret", Caps())
-    runs = BackgroundRuns(kept, client, 10)
+    runs = BackgroundRuns(kept, client, most)
     kept.start()
     runs.start()
     try:
@@ -37,14 +39,15 @@ def event(number: int) -> bytes:
     return b'event: response.output_text.delta\ndata: {"sequence_number":%d}\n\n' % number
 
 
-def response(status: str) -> Json:
-    return {"id": "resp_1", "object": "response", "status": status, "output": [], "background": True}
+def response(status: str, ident: str = "resp_1") -> Json:
+    return {"id": ident, "object": "response", "status": status, "output": [], "background": True}
+
+
+async def cancel() -> None:
+    """Do nothing."""
 
 
 async def begun(runs: BackgroundRuns) -> BackgroundRun:
-    async def cancel() -> None:
-        """Do nothing."""
-
     run = await runs.begin("t", response("in_progress"), [], 60, cancel)
     await runs.open_events(run, event(0), 60)
     return run
@@ -83,3 +86,21 @@ async def test_a_stream_that_is_opened_after_its_response_was_deleted_has_no_eve
             client.delete(*client.keys("*:events"))
         await runs.open_events(run, event(0), 60)
     assert events_in(store) == []
+
+
+async def test_a_tenant_has_so_many_at_once_and_leaves_others_theirs(store: LocalStore) -> None:
+    """One more gets in when one has ended."""
+    async with worker(store, most=2) as (_, runs):
+
+        async def begin(tenant: str, number: int) -> BackgroundRun:
+            return await runs.begin(tenant, response("in_progress", f"resp_{tenant}{number}"), [], 60, cancel)
+
+        first, _ = [await begin("many", number) for number in range(2)]
+        with pytest.raises(RateLimited) as refused:
+            await begin("many", 2)
+        assert refused.value.code == "too_many_background_responses"
+        await begin("other", 0)
+        runs.end(first)
+        await begin("many", 3)
+        with pytest.raises(RateLimited):
+            await begin("many", 4)

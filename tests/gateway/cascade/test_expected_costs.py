@@ -22,7 +22,7 @@ from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Trace
-from policies.model import Hedge
+from policies.model import Agreement, Hedge
 from routing.features import features_of
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Upstream
@@ -80,6 +80,15 @@ def ledger_of(*calls: CallAccount) -> Ledger:
 def learn(costs: ExpectedCosts, ended: Ledger, tiers: tuple[str, ...] = ("hosted",), surface: str = "chat") -> None:
     """A request of 500 tokens, of tenant t, has ended."""
     costs.learn("t", surface, tiers, 500, 1, ended)
+
+
+HEDGED: dict[str, Any] = {"hedge": Hedge(after="p95", max_extra_spend=0.03)}
+
+
+def escalating(made: RequestContext, fields: dict[str, Any]) -> RequestContext:
+    """The request of a policy that escalates so."""
+    escalate = made.policy.escalate.model_copy(update=fields)
+    return replace(made, policy=made.policy.model_copy(update={"escalate": escalate}))
 
 
 def test_what_is_expected_does_not_follow_max_tokens_but_the_worst_case_does(app: InProcess) -> None:
@@ -144,14 +153,38 @@ def test_the_worst_case_counts_tokens_as_the_provider_does_and_every_call_beside
         learn(costs, ledger_of(call("hosted", 1500, 1)))
     thrice = costs.of(made, hold, ("hosted",)).worst
     assert thrice == pytest.approx(3 * once, rel=0.05)
-    escalate = made.policy.escalate
-    hedged = replace(
-        made,
-        policy=made.policy.model_copy(
-            update={"escalate": escalate.model_copy(update={"hedge": Hedge(after="p95", max_extra_spend=0.03)})}
-        ),
-    )
-    assert costs.of(hedged, hold, ("hosted",)).worst == pytest.approx(2 * thrice, rel=0.01)
+    for beside, times in (
+        (HEDGED, 2),
+        ({"agreement": Agreement(samples=2)}, 3),
+        (HEDGED | {"agreement": Agreement()}, 3),
+    ):
+        worst = costs.of(escalating(made, beside), hold, ("hosted",)).worst
+        assert worst == pytest.approx(times * thrice, rel=0.01), beside
+
+
+async def test_calls_of_unknown_price_beside_one_count_too(upstream: Upstream, tmp_path: Path) -> None:
+    """Each as much as the config has a call of unknown price count, at most; one is reserved."""
+    settings = {"keys": {"unknown_price": {"ceiling": 0.5}}}
+    async with in_process(tmp_path, upstream.url, upstream.url, settings=settings) as app:
+        app.steps.tiers["hosted"].price = None
+        made, hold = request(app)
+        cost = ExpectedCosts(app.steps.tiers).of(escalating(made, HEDGED), hold, ("hosted",))
+        assert (cost.reserved / NANO, cost.worst / NANO) == (0.5, 1.0)
+
+
+def test_what_is_read_from_prompt_caches_is_learnt_for_each_tenant_and_surface(app: InProcess) -> None:
+    """Tokens of prompts that do not count against tokens a minute are left out of what the next one will take."""
+    costs = ExpectedCosts(app.steps.tiers)
+    before = costs.tokens(request(app)[0])
+    read = ledger_of(call("local", 500, 400, cached=450))
+    read.tokens_in = 500
+    read.exempt(450)
+    for tenant, surface in (("another", "chat"), ("t", "another")):
+        costs.learn(tenant, surface, ("local",), 500, 1, read)
+        assert costs.tokens(request(app)[0]) == before
+    learn(costs, read, ("local",))
+    made, _ = request(app)
+    assert costs.tokens(made) == pytest.approx(before - 0.9 * made.features.approx_tokens, abs=2)
 
 
 def test_nothing_is_learnt_of_a_request_that_was_left_or_failed(app: InProcess) -> None:

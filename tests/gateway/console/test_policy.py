@@ -19,7 +19,7 @@ from cache.store.redis_store import RedisStore
 from gateway.archive.live import LiveArchive
 from gateway.console.access import ConsoleAccess
 from gateway.console.app import ConsoleApp
-from gateway.keys.roles import VIEWER
+from gateway.keys.roles import VIEWER, Grant, Person
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, CallAccount, encode
 from policies.loader import SHIPPED, read_policy
@@ -222,3 +222,25 @@ async def test_viewers_may_check_and_test(store: RedisStore, tmp_path: Path, do:
         client.headers["authorization"] = "Bearer view"
         text = (await client.get("/policies/extraction.json")).json()["text"]
         assert (await client.post("/policies/extraction", data={"text": text, "do": do})).status_code == 200
+
+
+async def test_an_editor_of_one_surface_takes_no_names_of_another(store: RedisStore, tmp_path: Path) -> None:
+    """A name that another surface has by a wildcard stays there; who may edit both moves it."""
+    registry = await in_registry(store, tmp_path)
+    search, every = (Person(name, grants=(Grant("editor", only),)) for name, only in (("s", ("search",)), ("e", ())))
+    async with console(tmp_path, store, 0, {search: "search-key", every: "every-key"}) as client:
+
+        async def applied(surface: str, models: str, key: str) -> str:
+            headers = {"authorization": f"Bearer {key}"}
+            shown = (await client.get(f"/policies/{surface}.json", headers=headers)).json()
+            text = re.sub(r"models: \[.*\]", f"models: {models}", shown["text"], count=1)
+            form = {"text": text, "do": "apply", "how": "now", "message": "why", "base": shown["version"]}
+            return (await client.post(f"/policies/{surface}", data=form, headers=headers)).text
+
+        assert "is applied (now)" in await applied("chat", "[chat, 'gpt-*']", "every-key")
+        refused = await applied("search", "[search, gpt-4o]", "search-key")
+        assert "names that lead to surfaces which you may not change" in refused
+        assert "is applied (now)" in await applied("search", "[search, o3]", "search-key")
+        assert "is applied (now)" in await applied("search", "[search, gpt-4o]", "every-key")
+    live = (await registry.version("search", (await registry.surface("search")).live)).text
+    assert "gpt-4o" in live

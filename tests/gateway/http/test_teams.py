@@ -6,19 +6,25 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from cache.store.base import Append
 from gateway.keys.records import OwnerRecord
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import Terms
+from gateway.telemetry import names
+from gateway.telemetry.decisions import DecisionRecorder
+from gateway.telemetry.ledger import TRACES, encode
 from tests.gateway.http.test_keys_of_store import gateway, made
 from tests.gateway.keys.conftest import WHY, registry, server, store
+from tests.gateway.telemetry.requests_made import escalated
 from tests.support.account import Account
 from tests.support.app import in_process
-from tests.support.gateway import CHAT
+from tests.support.gateway import CHAT, serve
 from tests.support.identity_provider import IdentityProvider
 from tests.support.store import LocalStore
-from tests.support.upstream import Upstream
+from tests.support.upstream import Reply, Upstream
 from tests.support.wait import SLOWNESS
 
 __all__ = ["registry", "server", "store"]
@@ -65,6 +71,27 @@ async def test_what_a_team_keeps_is_its_own(
             assert (await client.delete(path, headers=again)).status_code == 200, path
 
 
+async def test_a_response_in_the_background_is_its_teams_own(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """From its beginning, while it runs, not only once it is whole."""
+    upstream.default = Reply(text="our pay", before_first_s=20.0)
+    own, again = [(await made(registry, tenant="acme", team="hr"))[0] for _ in range(2)]
+    others = [(await made(registry, tenant="acme", team=team))[0] for team in ("sales", "")]
+    with serve(tmp_path, upstream.url, store_url=server.url) as running:
+        async with httpx2.AsyncClient(base_url=running.url, timeout=30) as client:
+            body = {"model": "chat", "input": "our pay", "background": True}
+            begun = (await client.post("/responses", json=body, headers=own)).json()
+            path = f"/responses/{begun['id']}"
+            statuses = [(await client.get(path, headers=one)).status_code for one in (*others, again)]
+            assert statuses == [404, 404, 200]
+            for one in others:
+                assert (await client.post(f"{path}/cancel", headers=one)).status_code == 404
+            assert (await client.get(path, headers=own)).json()["status"] == "in_progress"
+            cancelled = await client.post(f"{path}/cancel", headers=again)
+            assert cancelled.json()["status"] == "cancelled"
+
+
 @pytest.mark.parametrize(("policy", "shared"), [(CHAT, True), (WITHIN_TEAM, False)])
 async def test_a_policy_narrows_stored_answers_to_teams(
     upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, policy: str, *, shared: bool
@@ -93,6 +120,31 @@ async def test_a_policy_narrows_stored_answers_to_teams(
         purged = await app.client.post("http://localhost:8788/admin/cache/purge", json=body, headers=admin)
         assert (purged.status_code, purged.json()["entries"]) == (200, 1), purged.text
         assert not await is_stored(hr)
+
+
+async def test_vectors_are_a_teams_own_where_its_policy_says_so(
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry
+) -> None:
+    """Stored ones of texts that a team had embedded; else another could find out what these are."""
+    policy = f"{WITHIN_TEAM}endpoints: {{embeddings: {{service: account, model: embed}}}}\n"
+    with Account() as account:
+        account.release.set()
+        settings = {"embedding": {"state": str(tmp_path / "state")}, "services": {"account": {"base_url": account.url}}}
+        async with in_process(
+            tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
+        ) as app:
+            keys = {team: (await made(registry, tenant="acme", team=team))[0] for team in ("hr", "sales", "")}
+            body = {"model": "chat", "input": "who is let go?"}
+
+            async def status(headers: Json) -> int:
+                return (await app.client.post("/v1/embeddings", json=body, headers=headers)).status_code
+
+            stored = {"x-tierline-cache": "only-if-cached"}
+            assert await status(keys["hr"]) == 200
+            async with asyncio.timeout(20):
+                while await status({**keys["hr"], **stored}) != 200:
+                    await asyncio.sleep(0.005)
+            assert [await status({**keys[team], **stored}) for team in ("sales", "")] == [504, 504]
 
 
 async def test_files_of_one_account_are_no_teams_own(
@@ -218,7 +270,7 @@ async def test_a_team_rates_its_own_requests_alone(
 
 @pytest.mark.parametrize(("scope", "owner"), [("tenant", "tenant:acme"), ("team", "tenant:acme/hr")])
 async def test_a_complaint_is_of_those_who_share_answers(
-    upstream: Upstream, tmp_path: Path, server: LocalStore, scope: str, owner: str
+    upstream: Upstream, tmp_path: Path, server: LocalStore, registry: KeyRegistry, scope: str, owner: str
 ) -> None:
     """It raises the threshold that the team's requests are held against: the tenant's, or by `scope: team` its own."""
     policy = CHAT.replace("cache:", f"cache:\n  scope: {scope}\n  semantic: {{ttl: 1h}}")
@@ -229,7 +281,13 @@ async def test_a_complaint_is_of_those_who_share_answers(
         live, audits = app.steps.policies.current.by_surface["chat"], app.steps.cache.audits
         assert audits is not None and live.cache.semantic is not None
         surface = audits.surface("chat", live.cache.semantic, 1.0)
-        app.steps.cache.complain(live, "acme/hr", "req-1", 0.5)
+        headers, key = await made(registry, tenant="acme", team="hr")
+        trace, ledger = escalated("req-1", team="hr", key=key.id)
+        hit = {names.CACHE_ENTRY: "0" * 32, names.CACHE_CREATED: 1.0, names.CACHE_SCORE: 0.5}
+        trace.begin(names.CACHE_SEMANTIC, hit).end()
+        await app.steps.store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 1000)])
+        wrong = {"request_id": "req-1", "correct": False}
+        assert (await app.client.post("/v1/feedback", json=wrong, headers=headers)).status_code == 200
         [complaint] = surface.complaints
         assert complaint.owner == owner
 

@@ -140,6 +140,10 @@ async def test_a_teams_record_in_the_store_holds_for_its_tokens(
         async with asyncio.timeout(1.0 * SLACK):
             while await limits() != [1]:
                 await asyncio.sleep(0.02)
+        await registry.put_owner(None, OwnerRecord("team", "acme/web", Terms(concurrent=2)), WHY)
+        async with asyncio.timeout(1.0 * SLACK):
+            while await limits() != [2]:  # what is said of this tenant's team alone
+                await asyncio.sleep(0.02)
 
 
 async def test_a_team_of_which_nothing_is_known_is_503_while_the_store_is_down(

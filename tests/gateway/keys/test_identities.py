@@ -59,6 +59,23 @@ def part(value: Any) -> str:
     return base64.urlsafe_b64encode(text).rstrip(b"=").decode()
 
 
+def test_a_proxy_and_credentials_of_the_environment_are_not_used(
+    provider: IdentityProvider, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither for the discovery document nor for keys and codes: who sets them would choose the keys."""
+    credentials = tmp_path / "netrc"
+    credentials.write_text("machine 127.0.0.1 login somebody password secret\n")
+    credentials.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(credentials))
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    assert record(identities(provider), provider.token()).owner == "ada@acme.example"
+    asked = [request for request in provider.probes if "authorization" in request.headers]
+    assert provider.fetched() == 1 and not asked
+
+
 # --- whose it is ------------------------------------------------------------------------------------------------------
 
 

@@ -110,6 +110,30 @@ async def test_what_is_changed_in_the_store_is_obeyed_within_a_second(
         assert max([await settles(keys, new, refused=True) for keys in workers]) < 1
 
 
+async def test_a_record_of_one_tenants_team_is_obeyed_by_keys_that_are_known(
+    registry: KeyRegistry, store: RedisStore, tmp_path: Path
+) -> None:
+    """It takes the place of the record of every tenant's team of that name, of keys that were found by that one."""
+    every = await registry.put_owner(None, OwnerRecord("team", "web", Terms(concurrent=5)), WHY)
+    made = [minted(tenant=tenant, team="web") for tenant in ("acme", "gamma")]
+    for _, record in made:
+        await registry.create(record, WHY)
+    async with worker(store, tmp_path, interval_s=60) as keys:
+
+        async def limits() -> list[int | None]:
+            return [(await caller(keys, key)).limited[0].terms.concurrent for key, _ in made]
+
+        await keys.look()
+        assert await limits() == [5, 5]
+        own = await registry.put_owner(None, OwnerRecord("team", "acme/web", Terms(concurrent=2)), WHY)
+        await keys.look()
+        assert await limits() == [2, 5]
+        await registry.put_owner(every, OwnerRecord("team", "web", Terms(concurrent=4)), WHY)
+        await registry.remove_owner(own, WHY)
+        await keys.look()
+        assert await limits() == [4, 4]
+
+
 async def test_a_flood_of_made_up_keys_costs_a_few_looks(
     store: RedisStore, registry: KeyRegistry, tmp_path: Path
 ) -> None:
@@ -207,13 +231,16 @@ async def test_a_key_that_was_revoked_while_no_worker_ran_is_not_known_by_the_co
             await caller(keys, key)
 
 
+@pytest.mark.parametrize("missed", [False, True])
 async def test_a_key_that_is_revoked_as_it_is_looked_up_is_not_known_by_the_copy(
-    registry: KeyRegistry, store: RedisStore, tmp_path: Path
+    registry: KeyRegistry, store: RedisStore, tmp_path: Path, *, missed: bool
 ) -> None:
-    """What was read before the change is not written after it."""
+    """What was read before the change is not written after it, also of a worker that has `missed` changes."""
     async with worker(store, tmp_path, interval_s=60) as keys:
         key, record = minted()
         record = await registry.create(record, WHY)
+        if not missed:
+            assert await keys.look()
         await caller(keys, key)
         await registry.update(record, WHY, state="revoked")
         assert await keys.look()
@@ -239,7 +266,7 @@ class _HeldUp(KeyRegistry):
 async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_known_from_then_on(
     registry: KeyRegistry, store: RedisStore, tmp_path: Path
 ) -> None:
-    """The change is taken over while the answer of before is on its way: what that says must not be held."""
+    """The change is taken over while the answer of before is on its way: what that says is neither held nor kept."""
     held_up = _HeldUp(store)
     keys = KnownKeys(held_up, CONTEXT, {}, KeptKeys(file_in(tmp_path, "store")), 60)
     await keys.start()
@@ -258,6 +285,9 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_known_from_the
             await caller(keys, key)
     finally:
         await keys.aclose()
+    async with worker(RedisStore.from_url("redis://127.0.0.1:9/0"), tmp_path) as alone:
+        with pytest.raises((Unauthorized, Overloaded)):
+            await caller(alone, key)
 
 
 async def test_without_a_store_no_key_is_known(tmp_path: Path) -> None:

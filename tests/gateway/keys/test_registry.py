@@ -15,7 +15,7 @@ from gateway.keys.made_keys import change_key, make_key, rotate_key
 from gateway.keys.minting import CONTEXT, digest_of, new_key, secret_of
 from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
 from gateway.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
-from gateway.keys.roles import ADMIN
+from gateway.keys.roles import ADMIN, Grant, Person
 from gateway.quotas.terms import Terms
 from tests.cache.store.test_settled_change import old_redis
 from tests.gateway.keys.conftest import WHY, minted
@@ -69,6 +69,19 @@ async def test_the_grace_of_an_old_key_ends_with_the_key(registry: KeyRegistry) 
         found = await registry.by_digest(one.digest)
         assert found is not None
         assert found.expires == pytest.approx(ends, abs=0.001)
+
+
+async def test_a_key_that_has_expired_is_rotated_with_another_end_alone(registry: KeyRegistry) -> None:
+    """Its new secret would be valid for no moment, and its old one for the grace."""
+    key = await registry.create(minted(expires=time.time() - 1)[1], WHY)
+    digest = digest_of(new_key().encode(), CONTEXT).hex()
+    with pytest.raises(KeysRefused, match="has expired"):
+        await registry.rotate(key, digest, 3600.0, WHY)
+    assert await registry.by_digest(digest) is None
+    ends = time.time() + 60
+    assert (await registry.rotate(key, digest, 3600.0, WHY, expires=ends)).expires == ends
+    found = await registry.by_digest(key.digest)
+    assert found is not None and found.expires == key.expires
 
 
 async def test_a_rotated_key_keeps_its_id_and_the_old_one_is_valid_for_the_grace(
@@ -193,6 +206,20 @@ async def test_a_key_of_a_redis_before_7_2_is_made_rotated_and_revoked() -> None
     finally:
         await opened.aclose()
         server.close()
+
+
+async def test_a_key_is_made_and_rotated_within_what_its_own_tenants_team_allows_by_now(registry: KeyRegistry) -> None:
+    """Not within what a record for every tenant's team of that name allows, nor what was allowed when it was made."""
+    lead = Person("kay@acme.example", "u_2", (Grant("key_admin", ("web",)),), tenant="acme")
+    wanted = KeyRecord("", "", "acme", "web")
+    key, _ = await make_key(registry, lead, wanted, WHY)
+    assert (key.surfaces, key.tiers, key.expires) == ((), (), None)
+    for name, surfaces in (("web", ("chat", "search")), ("acme/web", ("chat",))):
+        owner = OwnerRecord("team", name, surfaces=surfaces, tiers=("local",), longest_life_s=3600.0)
+        await registry.put_owner(None, owner, WHY)
+    for record, _ in (await make_key(registry, lead, wanted, WHY), await rotate_key(registry, lead, key, 0.0, WHY)):
+        assert (record.surfaces, record.tiers) == (("chat",), ("local",))
+        assert record.expires is not None and record.expires <= time.time() + 3600.0
 
 
 async def test_a_key_is_revoked_although_it_is_rotated_meanwhile(registry: KeyRegistry) -> None:
