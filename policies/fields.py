@@ -13,6 +13,8 @@ from policies.validation import Section, raise_findings
 
 BOUNDS: Final = ("at_least", "at_most")
 """Members of a value that is no value but limits one, such as `{at_most: 0.7}`."""
+REASONING: Final = frozenset({"reasoning_effort", "reasoning", "thinking"})
+"""Fields that say, in the words of different providers, how much a model is to reason: whoever gives one gives all."""
 _INSTEAD: Final[Mapping[str, str]] = {
     **dict.fromkeys(("max_tokens", "max_completion_tokens"), "write output.max_tokens, or a backend's max_output"),
     "stop": "write output.stop",

@@ -397,11 +397,8 @@ class Escalate(Section):
         )
 
 
-class Output(SetFields):
-    """Limits on a model's output on this surface, and what all its models are asked for beside the request.
-
-    `instruction` is added to the system's text.
-    """
+class Output(Section):
+    """Limits on a model's output on this surface, and an `instruction` that is added to the system's text."""
 
     max_tokens: Annotated[Whole, Field(ge=1)] | None = None
     stop: tuple[str, ...] = ()
@@ -640,8 +637,7 @@ class Policy(Rules):
     @cached_property
     def sets_fields(self) -> bool:
         """Whether a call may be sent otherwise than the client asked for, beside the limits of `output`."""
-        output = self.output
-        return bool(output.set or output.force or output.instruction or self.tier_fields)
+        return bool(self.output.instruction or self.tier_fields)
 
     @cached_property
     def label(self) -> str:

@@ -1,4 +1,6 @@
-"""Read keys and words of policies that were taken out: for one release they do nothing, and lint names them (T109).
+"""Read keys and words of policies that were taken out: for one release they are accepted, and lint names them (T109).
+
+They do nothing, but for `output.set` and `output.force`, which count at each tier of `tier_fields` that says no other.
 
 A policy that has one keeps its version, so that what was decided by it can be decided again.
 """
@@ -9,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from policies.errors import Edit, Finding, KeyPath
+from policies.fields import REASONING
 
 
 class TakenOut(NamedTuple):
@@ -61,7 +64,7 @@ def without_taken_out(content: Any) -> Any:
     """Return a policy's content as it is read now."""
     for one, _ in taken_out_in(content):
         content = _put(content, one.at, one.instead)
-    return content
+    return _with_fields_at_tiers(content)
 
 
 def add_taken_out(canonical: dict[str, Any], content: Any) -> None:
@@ -70,6 +73,12 @@ def add_taken_out(canonical: dict[str, Any], content: Any) -> None:
     values |= {one.at: value for one, value in taken_out_in(content)}
     for at, value in values.items():
         _at(canonical, at[:-1])[at[-1]] = value
+    if written := {how: values for how, values in _set_in_output(content).items() if values}:
+        canonical["output"] |= written
+        canonical.pop("tier_fields", None)
+        if fields := content.get("tier_fields"):
+            own = [[tier, {how: values for how, values in at.items() if values}] for tier, at in fields.items()]
+            canonical["tier_fields"] = own
 
 
 def lint_taken_out(content: Any) -> Iterator[Finding]:
@@ -77,6 +86,41 @@ def lint_taken_out(content: Any) -> Iterator[Finding]:
     for one, _ in taken_out_in(content):
         mend = f"write {one.instead}" if one.instead else "leave it out"
         yield Finding(one.at, one.message, "T109", mend, (Edit(one.at, one.instead or None),))
+
+    for how in _set_in_output(content):
+        message = f"output no longer sets fields: they are read as {how} of every tier that says no other"
+        mend = f"write them in tier_fields, at the tiers that they are for, or as {how} of a backend in the config"
+        yield Finding(("output", how), message, "T109", mend)
+
+
+def _set_in_output(content: Any) -> dict[str, Mapping[str, Any]]:
+    """Return what `output` sets in a policy's content, by `set` and `force`."""
+    output = _at(content, ("output",))
+    found = {how: output.get(how) for how in ("set", "force")} if isinstance(output, Mapping) else {}
+    return {how: values for how, values in found.items() if isinstance(values, Mapping)}
+
+
+def _with_fields_at_tiers(content: Any) -> Any:
+    """Return a policy's content with what `output` sets at each of its tiers; a tier's own fields count first."""
+    common, tiers = _set_in_output(content), _at(content, ("tiers",))
+    own = _at(content, ("tier_fields",)) or {}
+    if not common or not isinstance(own, Mapping):
+        return content
+    fields = dict(own)
+    if any(common.values()):
+        for tier in tiers if isinstance(tiers, list) else ():
+            if isinstance(mine := own.get(tier, {}), Mapping):
+                said = {how: mine.get(how) or {} for how in ("set", "force")}
+                fields[tier] = {**mine, **{how: _joined(common.get(how, {}), said[how]) for how in said}}
+    left = {name: value for name, value in content["output"].items() if name not in common}
+    return {**content, "output": left, **({"tier_fields": fields} if fields else {})}
+
+
+def _joined(common: Mapping[str, Any], own: Any) -> Any:
+    if not isinstance(own, Mapping):
+        return own
+    reasons = not REASONING.isdisjoint(own)
+    return {**{name: value for name, value in common.items() if not (reasons and name in REASONING)}, **own}
 
 
 def _at(content: Any, path: KeyPath) -> Any:

@@ -1,22 +1,19 @@
 """Work out what a call sends for the fields that a deployment and a policy set.
 
-A field is set at three levels: at the backend, in the policy's `output`, and for one tier of the policy. The most
-specific level that names it counts. What is forced is sent; else what the client gives; else what is set.
+A field is set at two levels: at the backend in the config, and for a tier in the policy, which counts first. What is
+forced is sent; else what the client gives; else what is set.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from policies.fields import is_bound
+from policies.fields import REASONING, is_bound
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from policies.fields import SetFields
-
-REASONING: Final = frozenset({"reasoning_effort", "reasoning", "thinking"})
-"""Fields that say, in the words of different providers, how much a model is to reason: whoever gives one gives all."""
 
 
 @value_type

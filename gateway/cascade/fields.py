@@ -37,7 +37,6 @@ def with_set_fields(
     levels: list[SetFields] = [config]
     instruction = ""
     if policy is not None:
-        levels += [policy.output]
         levels += [policy.tier_fields[endpoint.tier]] if endpoint.tier in policy.tier_fields else []
         instruction = policy.output.instruction
     native = asked.native

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, budget_of
 from gateway.dialects.messages.models import facts_of
 from gateway.dialects.native import Native
-from routing.request_fields import REASONING
+from policies.fields import REASONING
 
 _SYSTEM: Final = frozenset({"system", "developer"})
 _IN_RESPONSES: Final[Mapping[str, tuple[str, str]]] = {

@@ -24,9 +24,8 @@ from tests.support.upstream import Reply, Upstream
 Json = dict[str, Any]
 SET = """
 tier_fields:
-  TIER: {set: {reasoning_effort: low}, force: {service_tier: auto}}
+  TIER: {set: {reasoning_effort: low, verbosity: low}, force: {service_tier: auto}}
 output:
-  set: {reasoning_effort: high, verbosity: low}
   instruction: Be concise.
 """
 PATHS = {"chat": "/v1/chat/completions", "responses": "/v1/responses", "messages": "/v1/messages"}
@@ -153,7 +152,7 @@ def _system(dialect: str, body: Json) -> str:
 @pytest.mark.parametrize("dialect", list(PATHS))
 @pytest.mark.parametrize("api", list(PATHS))
 async def test_open_fields_are_set_in_the_words_of_each_api(world: World, api: str, dialect: str, stream: bool) -> None:
-    """The tier's entry counts before the policy's output, and the provider takes the request."""
+    """The provider takes the request."""
     reply = await world.posted(api, _surface(dialect), stream=stream)
     body = world.sent(dialect).body
     assert _effort(dialect, body) == "low"
@@ -197,7 +196,7 @@ async def test_the_span_of_the_attempt_names_what_was_set(world: World, store: L
     assert attempt["tierline.instruction"] == "Be concise."
 
 
-@pytest.mark.parametrize("more", ["output: {force: {reasoning_effort: low, temperature: null}}\n"])
+@pytest.mark.parametrize("more", ["tier_fields: {TIER: {force: {reasoning_effort: low, temperature: null}}}\n"])
 @pytest.mark.parametrize("dialect", list(PATHS))
 @pytest.mark.parametrize("api", list(PATHS))
 async def test_a_forced_effort_takes_the_place_of_the_clients(world: World, api: str, dialect: str) -> None:
@@ -207,7 +206,7 @@ async def test_a_forced_effort_takes_the_place_of_the_clients(world: World, api:
     assert _effort(dialect, world.sent(dialect).body) == "low"
 
 
-@pytest.mark.parametrize("more", ["output: {set: {reasoning_effort: low}}\n"])
+@pytest.mark.parametrize("more", ["tier_fields: {TIER: {set: {reasoning_effort: low}}}\n"])
 @pytest.mark.parametrize("backends", [{"set": {"reasoning_effort": "high", "service_tier": "auto"}}])
 @pytest.mark.parametrize("dialect", list(PATHS))
 async def test_what_a_backend_sets_counts_after_the_policy(world: World, dialect: str) -> None:
@@ -241,7 +240,7 @@ async def test_answers_of_two_efforts_are_kept_apart(tmp_path: Path, store: Loca
     assert not await is_stored("f", "output: {instruction: Be concise.}\n", low)
 
 
-@pytest.mark.parametrize("more", ["output: {set: {thinking: {type: disabled}}}\n"])
+@pytest.mark.parametrize("more", ["tier_fields: {TIER: {set: {thinking: {type: disabled}}}}\n"])
 async def test_thinking_that_a_client_asks_for_is_not_open(world: World) -> None:
     """Adaptive thinking leaves its effort open alone."""
     own = {"thinking": {"type": "adaptive", "display": "summarized"}}

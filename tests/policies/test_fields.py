@@ -28,7 +28,7 @@ def made(folder: Path, more: str = "", tiers: tuple[DeployedTier, ...] = TIERS) 
 def test_a_policy_that_sets_nothing_keeps_its_versions(tmp_path: Path) -> None:
     """Stored answers of a version without these keys are still served."""
     plain = made(tmp_path)
-    written = made(tmp_path, "tier_fields: {}\noutput: {set: {}, force: {}}\n")
+    written = made(tmp_path, "tier_fields: {}\noutput: {}\n")
     assert not plain.sets_fields and not written.sets_fields
     assert (written.version, written.answers_version) == (plain.version, plain.answers_version)
 
@@ -38,7 +38,6 @@ def test_a_policy_that_sets_nothing_keeps_its_versions(tmp_path: Path) -> None:
     [
         "tier_fields: {hosted: {set: {reasoning_effort: low}}}\n",
         "tier_fields: {hosted: {force: {reasoning_effort: low}}}\n",
-        "output: {set: {reasoning_effort: low}}\n",
         "output: {instruction: Be concise.}\n",
     ],
 )
@@ -61,21 +60,33 @@ def test_what_a_backend_sets_is_part_of_what_makes_an_answer(tmp_path: Path) -> 
 
 def test_the_order_of_fields_has_no_meaning(tmp_path: Path) -> None:
     """Neither in the version nor for stored answers."""
-    one = made(tmp_path, "output: {set: {verbosity: low, seed: 7}}\n")
-    other = made(tmp_path, "output: {set: {seed: 7, verbosity: low}}\n")
+    one = made(tmp_path, "tier_fields: {local: {set: {verbosity: low, seed: 7}}}\n")
+    other = made(tmp_path, "tier_fields: {local: {set: {seed: 7, verbosity: low}}}\n")
     assert (one.version, one.answers_version) == (other.version, other.answers_version)
 
 
 @pytest.mark.parametrize(
     ("more", "key", "says"),
     [
-        ("output: {set: {max_tokens: 9}}\n", "output.set.max_tokens", "write output.max_tokens"),
-        ("output: {force: {model: x}}\n", "output.force.model", "write it at the backend"),
-        ("output: {set: {messages: []}}\n", "output.set.messages", "it is what the client asks for"),
-        ("output: {set: {t: {at_most: 1, at_least: 2}}}\n", "output.set.t", "at_least is more than at_most"),
-        ("output: {set: {t: {at_most: hot}}}\n", "output.set.t", "write numbers"),
-        ("output: {set: {t: {at_most: 1, x: 2}}}\n", "output.set.t", "stand alone"),
-        ("output: {set: {t: .nan}}\n", "output.set.t", "cannot be written as JSON"),
+        (
+            "tier_fields: {local: {set: {max_tokens: 9}}}\n",
+            "tier_fields.local.set.max_tokens",
+            "write output.max_tokens",
+        ),
+        ("tier_fields: {local: {force: {model: x}}}\n", "tier_fields.local.force.model", "write it at the backend"),
+        (
+            "tier_fields: {local: {set: {messages: []}}}\n",
+            "tier_fields.local.set.messages",
+            "it is what the client asks for",
+        ),
+        (
+            "tier_fields: {local: {set: {t: {at_most: 1, at_least: 2}}}}\n",
+            "tier_fields.local.set.t",
+            "at_least is more than at_most",
+        ),
+        ("tier_fields: {local: {set: {t: {at_most: hot}}}}\n", "tier_fields.local.set.t", "write numbers"),
+        ("tier_fields: {local: {set: {t: {at_most: 1, x: 2}}}}\n", "tier_fields.local.set.t", "stand alone"),
+        ("tier_fields: {local: {set: {t: .nan}}}\n", "tier_fields.local.set.t", "cannot be written as JSON"),
         ("tier_fields: {hsted: {set: {seed: 1}}}\n", "tier_fields.hsted", "write hosted"),
         ("tier_fields: {hosted: {sets: {seed: 1}}}\n", "tier_fields.hosted.sets", "did you mean"),
     ],

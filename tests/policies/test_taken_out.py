@@ -48,3 +48,26 @@ def test_it_is_read_and_lint_says_what_to_write(tmp_path: Path, key: str) -> Non
     fix(checks)
     assert checks.findings() == []
     assert {".".join(one.at) for one in TAKEN_OUT} == set(WITH)
+
+
+OF_OUTPUT = "output: {force: {service_tier: flex}, set: {verbosity: low, reasoning_effort: low}}\n"
+
+
+def test_what_output_sets_counts_at_each_tier(tmp_path: Path) -> None:
+    """Where the tier says no other; the policy keeps its version, and lint says where to write it."""
+    file = tmp_path / "chat.yaml"
+    file.write_text(PLAIN + "output: {set: {verbosity: low}}\n")
+    assert read_policy(file)[0].version[:7] == "708e02f"
+    file.write_text(PLAIN + "tier_fields: {hosted: {set: {thinking: null, seed: 1}}}\n" + OF_OUTPUT)
+    policy, _ = read_policy(file)
+    assert {tier: dict(fields) for tier, fields in policy.tier_fields.items()} == {
+        "local": {"set": {"verbosity": "low", "reasoning_effort": "low"}, "force": {"service_tier": "flex"}},
+        "hosted": {"set": {"verbosity": "low", "thinking": None, "seed": 1}, "force": {"service_tier": "flex"}},
+    }
+    found = Checks([tmp_path], None, None).findings()
+    assert [(one.code, one.key) for one in found] == [("T109", "output.force"), ("T109", "output.set")]
+    file.write_text(
+        PLAIN + "tier_fields: {hosted: {set: {seed: 1}}}\noutput: {force: {service_tier: flex}, "
+        "set: {verbosity: low}}\n"
+    )
+    assert read_policy(file)[0].version[:7] == "8d5a301"

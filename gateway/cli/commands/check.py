@@ -242,7 +242,7 @@ def _fields_shown(fields: SetFields) -> str:
 
 def _set_by(policy: Policy) -> Iterator[tuple[str, str]]:
     """Yield where a policy sets something in requests, and what."""
-    for where, fields in ("every tier", policy.output), *policy.tier_fields.items():
+    for where, fields in policy.tier_fields.items():
         if shown := _fields_shown(fields):
             yield where, shown
     if policy.output.instruction:
@@ -313,7 +313,7 @@ def _as_json(found: Findings) -> dict[str, Any]:
                 "start": {tier: rule.source for tier, rule in p.route.start.items()},
                 "fields": {
                     name: {"set": fields.set, "force": fields.force}
-                    for name, fields in (("*", p.output), *p.tier_fields.items())
+                    for name, fields in p.tier_fields.items()
                     if _fields_shown(fields)
                 },
                 "instruction": p.output.instruction,

@@ -241,12 +241,11 @@ def _decision(decision: Decision) -> Iterator[PathLine]:
 def _set_fields(policy: Policy, decision: Decision) -> Iterator[PathLine]:
     """Say what the policy sets in the request to each tier; what a backend sets is the config's."""
     for tier in decision.tiers:
-        own = policy.tier_fields.get(tier)
-        for at, fields in (("tier_fields", tier), own), (("output",), policy.output):
-            for how, values in (("set", fields.set), ("force", fields.force)) if fields is not None else ():
-                if values:
-                    when = "where the request leaves it open" if how == "set" else "in any case"
-                    yield PathLine("fields", f"{tier}: {written(values)} {when}", (*at, how))
+        fields = policy.tier_fields.get(tier)
+        for how, values in (("set", fields.set), ("force", fields.force)) if fields is not None else ():
+            if values:
+                when = "where the request leaves it open" if how == "set" else "in any case"
+                yield PathLine("fields", f"{tier}: {written(values)} {when}", ("tier_fields", tier, how))
     if policy.output.instruction:
         yield PathLine("fields", f"system text ends: {policy.output.instruction}", ("output", "instruction"))
 
