@@ -9,6 +9,9 @@ fault it was, and is remembered by the shape of the refusal:
 A shape is the tenant, the names of the request's fields, the status, and the words without what they may quote of the
 request: texts in quotes, numbers, words that the request has too (but for those that say what is refused), and all
 after the first 160 characters. So one tenant's mistakes decide for no other, and the words show nobody's prompt.
+
+A refusal of a request with tools, pictures or a form for its answer that another tier then answered, in whatever words,
+is remembered of the tier, too (`RefusedKinds`): for ten minutes it is passed over for such requests.
 """
 
 from __future__ import annotations
@@ -16,8 +19,9 @@ from __future__ import annotations
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Final, Literal, NamedTuple
 
 import orjson
@@ -26,6 +30,7 @@ from gateway.backends.base import BadStatus
 
 Verdict = Literal["", "cannot", "callers"]
 Shape = tuple[str, frozenset[str], int, str]
+RefusedKind = tuple[str, frozenset[str], frozenset[str], bytes]
 
 CALLERS_S: Final = 600.0
 """Seconds for which a refusal that every tier agreed to is taken for the caller's fault."""
@@ -111,6 +116,42 @@ class Refusals:
             row["count"] += kind.count
             row["meant"] = row["meant"] or _MEANT[kind.verdict]
         return list(joined.values())
+
+
+class RefusedKinds:
+    """The kinds of requests that one tier has refused and another has answered. Use it from one event loop.
+
+    A kind is the tenant, the names of the request's fields, the capabilities that it needs, the form of its answer and
+    its choice of tools. A request with fewer tools than were refused is another one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._kinds: OrderedDict[RefusedKind, tuple[float, int]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._kinds)
+
+    def note(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> None:
+        """Remember that a request was refused; one that needs no capability is of no kind."""
+        if needed:
+            self._kinds[_kind_of(tenant, body, needed)] = self._clock() + CALLERS_S, tools
+            if len(self._kinds) > _MOST:
+                self._kinds.popitem(last=False)
+
+    def has(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> bool:
+        """Return whether such a request was refused in the last ten minutes; what is older is forgotten."""
+        kind = _kind_of(tenant, body, needed)
+        until, least = self._kinds.get(kind, (inf, tools + 1))
+        if until <= self._clock():
+            del self._kinds[kind]
+        return tools >= least and kind in self._kinds
+
+
+def _kind_of(tenant: str, body: Mapping[str, object], needed: Set[str]) -> RefusedKind:
+    forms = orjson.dumps([body.get("response_format"), body.get("tool_choice")], default=str)
+    return tenant, frozenset(body), frozenset(needed), forms
 
 
 _MEANT: Final = {"": "", "cannot": "another tier answered", "callers": "no tier took it"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from policies.quantities import percent
 from policies.spending import AUTO
 from policies.value_type import value_type
 from routing.conversation import TurnMemory
-from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, priors
+from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, needs, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_wanted
 from routing.spending import Spent
@@ -115,6 +116,8 @@ class Router:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
         tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
         health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in request.policy.ladder}
+        if refusing := [name for name in health if self._tiers[name].refused]:
+            self._pass_over(request, refusing, health)
         hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None
         features = request.features
@@ -143,6 +146,15 @@ class Router:
         decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)
         return Routed(decision, health, priors(request.policy, difficulty), both)
+
+    def _pass_over(self, request: RequestContext, refusing: Sequence[str], health: dict[str, TierHealth]) -> None:
+        """Take from tiers that have refused such a request the capabilities that it needs, if another can answer."""
+        needed, tools = needs(request.features), request.features.tools
+        if not needed or request.clamp is not None:
+            return
+        out = [n for n in refusing if self._tiers[n].refused.has(request.tenant, request.body, needed, tools)]
+        if any(needed <= one.capabilities and not one.unavailable for name, one in health.items() if name not in out):
+            health |= {n: replace(health[n], capabilities=health[n].capabilities - needed) for n in out}
 
     def _spent(self, hold: Holding, policy: Policy) -> Spent:
         """Return how much of the tightest budget is spent; the measured cap is looked up only where it counts."""

@@ -24,7 +24,7 @@ from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from policies.value_type import value_type
 from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, Step, Wait
-from routing.decide import NoTierError
+from routing.decide import NoTierError, needs
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Verdict
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _LOSERS_S = 0.05
+_OF_SIZE = (413, 429)
+"""Statuses of refusals that are about a request's length, whatever its kind."""
 """Longest wait in seconds for cancelled attempts to be charged; normally it takes one turn of the event loop."""
 
 
@@ -241,6 +243,7 @@ class CascadeRun:
         request, config = self._request, result.endpoint.config
         if len(self._tried) > 1:
             self._decide_doubts("cannot")
+            self._note_refused()
         ledger = request.ledger
         ledger.path = self._cascade.path
         ledger.tier, ledger.backend, ledger.model = result.attempt.tier, config.name, config.model
@@ -268,6 +271,15 @@ class CascadeRun:
             reason = f"the request is too long for the tiers that can answer now; {tiers[0].name} cannot"
             return no_tier(NoTierError(reason, capable=True), tiers, self._request.body, self._request.native)
         return exhausted(errors, timed_out=failed.timed_out, full_s=failed.full_s)
+
+    def _note_refused(self) -> None:
+        """Remember of the tiers that refused the request, which another has answered, that they refuse its kind."""
+        request = self._request
+        for result in self._tried.values():
+            error = result.error if result.outcome.kind in ("refused", "doubtful") else None
+            if isinstance(error, BadStatus) and error.status not in _OF_SIZE:
+                tier, features = self._runner.tiers[result.attempt.tier], request.features
+                tier.refused.note(request.tenant, request.body, needs(features), features.tools)
 
     def _decide_doubts(self, verdict: Verdict) -> None:
         """Remember what the refusals meant that no rule knows, now that another tier has answered or refused, too."""

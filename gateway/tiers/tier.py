@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gateway.backends.base import Saturated
+from gateway.backends.refusals import RefusedKinds
 from routing.decide import TierHealth
 from routing.load.budgets import RetryBudget
 from routing.load.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
@@ -69,6 +70,8 @@ class Tier:
         """Models of its backends."""
         self.makers = frozenset(config.maker().name for config in configs)
         """Names of the makers of its backends' signed reasoning (`gateway.dialects.reasoning`)."""
+        self.refused = RefusedKinds(clock)
+        """What it is not asked for a while, as it has refused the like."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
         self._candidates: dict[int, tuple[float, Mapping[Endpoint, Candidate]]] = {}
         self._looked = 0

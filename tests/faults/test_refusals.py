@@ -114,7 +114,7 @@ CANNOT = [
 def test_b9_what_a_server_cannot_the_next_tier_does(
     rig: Rig, local_upstream: Upstream, status: int, body: dict[str, Any], path: str, stream: bool
 ) -> None:
-    """As often as it is asked: no request counts against the server's health, not even its 500s."""
+    """No request counts against the server's health, not even its 500s; asking costs one request, and is remembered."""
     lane = rig.take("lane")
     local_upstream.on(lambda received: "tools" in received.body).reply(
         Reply(status=status, body=json.dumps(body).encode())
@@ -124,12 +124,47 @@ def test_b9_what_a_server_cannot_the_next_tier_does(
         "/v1/messages": {"name": "f", "input_schema": {"type": "object"}},
         "/v1/responses": {"type": "function", "name": "f", "parameters": {"type": "object"}},
     }.get(path, TOOL)
+    asked = []
     for number in range(7):
         answer = post(rig, path, lane, stream=stream, tools=[tool], temperature=number / 10)
         assert (answer.status, answer.headers["x-tierline-tier"]) == (200, f"{lane}.strong")
+        asked.append(len(local_upstream.requests))
+        assert answer.headers["x-tierline-path"] == ("direct" if number else "escalated")
+    assert asked[0] >= 1 and set(asked) == {asked[0]}
     state = backend(rig, lane)
     assert (state["state"], state["breaker"]) == ("ready", "closed")
     assert post(rig, path, lane, stream=stream).headers["x-tierline-tier"] == f"{lane}.weak"
+
+
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("asks", "other"),
+    [
+        ({"tools": [TOOL, TOOL]}, {"tools": [TOOL]}),
+        ({"response_format": SCHEMA}, {"response_format": {"type": "json_object"}}),
+        ({"tools": [TOOL]}, {"tools": [TOOL], "seed": 1}),
+    ],
+    ids=["tools", "schema", "fields"],
+)
+@pytest.mark.parametrize("words", ["m does not support this", "The flux is wrong."])
+def test_b9_a_tier_is_not_asked_again_for_what_it_has_refused(
+    rig: Rig, local_upstream: Upstream, asks: dict[str, Any], other: dict[str, Any], words: str
+) -> None:
+    """In words that are known or not; it is asked for those of another kind, and for what no other may have."""
+    lane = rig.take("lane")
+    local_upstream.default = refusal(words)
+    calls = []
+    for number in range(3):
+        answer = rig.ask(lane, temperature=number / 10, **asks)
+        assert (answer.status, answer.headers["x-tierline-tier"]) == (200, f"{lane}.strong")
+        calls.append(len(local_upstream.requests))
+    assert calls == [1, 1, 1]
+    local_upstream.default = Reply(text='{"a": 1}')
+    assert rig.ask(lane, temperature=0.5, **other).headers["x-tierline-tier"] == f"{lane}.weak"
+    pinned = rig.ask(lane, {"x-tierline-max-tier": f"{lane}.weak"}, temperature=0.6, **asks)
+    assert pinned.headers["x-tierline-tier"] == f"{lane}.weak"
 
 
 def test_b9_a_refusal_of_a_500_that_no_tier_is_left_for(rig: Rig, local_upstream: Upstream) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backends.base import BadStatus
-from gateway.backends.refusals import CALLERS_S, KEPT_S, Refusals, refusal_words
+from gateway.backends.refusals import CALLERS_S, KEPT_S, Refusals, RefusedKinds, refusal_words
 from tests.support.refusals import HELD_OUT, LATER, OPEN, judged_all, rows, shares
 
 ASKED: dict[str, object] = {"messages": []}
@@ -58,6 +58,26 @@ def test_that_another_tier_answered_is_never_undone() -> None:
     again = refusals.heard(refusal("Invalid argument."), "a", ASKED)
     again.decide("callers")
     assert not refusals.heard(refusal("Invalid argument."), "a", ASKED).callers
+
+
+@pytest.mark.parametrize("need", ["tools", "json", "vision"])
+def test_a_kind_that_was_refused_is_remembered_for_a_while(need: str) -> None:
+    """Of this tenant, with these fields, needs and forms, and as many tools; what needs nothing is of no kind."""
+    now = [0.0]
+    refused, asked = RefusedKinds(lambda: now[0]), {**ASKED, "response_format": {"type": "json_object"}}
+    refused.note("a", ASKED, set(), 0)
+    assert not refused
+    refused.note("a", asked, {need}, 2)
+    assert refused and refused.has("a", asked, {need}, 2) and refused.has("a", asked, {need}, 3)
+    assert not refused.has("a", asked, {need}, 1) and not refused.has("b", asked, {need}, 2)
+    assert not refused.has("a", asked, {need, "n"}, 2) and not refused.has("a", {**asked, "seed": 1}, {need}, 2)
+    assert not refused.has("a", {**asked, "response_format": {"type": "json_schema"}}, {need}, 2)
+    now[0] = CALLERS_S
+    assert not refused.has("a", asked, {need}, 2) and not refused
+    for number in range(200):
+        refused.note("a", {f"field{number}": 1}, {need}, 0)
+    kept = [refused.has("a", {f"field{number}": 1}, {need}, 0) for number in range(200)]
+    assert sum(kept) == 64 and kept[-1]
 
 
 def test_what_is_told_is_bounded_and_quotes_nothing() -> None:
