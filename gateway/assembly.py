@@ -123,7 +123,8 @@ def build(
         if endpoint.config.retires is not None:
             metrics.backend_retires(name, endpoint.config.retires)
     room = StoreRoom(store, deployment, lambda: policies.current)
-    cache = _cache(deployment, store, room.cache, models, AuditJudge(endpoints_of(tiers), metrics.judged))
+    judge = AuditJudge(endpoints_of(tiers), metrics.judged, DailyBudget(store))
+    cache = _cache(deployment, store, room.cache, models, judge)
     metrics.watch_log(dropped_lines)
     metrics.watch_evictions(room.evicted)
     metrics.watch_policies(policies)

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from policies.expression import COUNT, FLAG, SHARE, Expression, Range, Ranges
+from policies.quantities import read_number
 from policies.validation import Seconds, Section, Share, Whole, knows, rule
 
 CACHE_VALUES: Final[Ranges] = {
@@ -67,12 +68,13 @@ class AuditJudgeRules(Section):
 
     It reads the question and both answers, after the reply is sent and at the operator's expense. `per_hour` bounds its
     calls for the surface by all workers together, and candidates below the threshold to half of that; beyond it the
-    answers' vectors are compared.
+    answers' vectors are compared. Its calls cost at most `max_usd_per_day` (US dollars; UTC) on the surface.
     """
 
     backend: Annotated[str, Field(min_length=1)]
     """Name of a backend in the deployment's config."""
     per_hour: Annotated[Whole, Field(ge=1)] = 60
+    max_usd_per_day: Annotated[float, BeforeValidator(read_number), Field(ge=0, allow_inf_nan=False)] = 2.0
 
 
 class SemanticCache(Section):

@@ -177,7 +177,7 @@ class Audits:
         if verdict == "different":
             return sample.label(wrong=True)
         if rule is not None and ask is not None and await self._affords(sample, rule):
-            judged = await ask(surface.name, rule, question, stored, fresh)
+            judged = await ask(surface.name, rule, question, stored, fresh, sample.owner)
             if judged is not None:
                 return sample.label(wrong=not judged, weight=surface.paid(sample), judged=True)
         else:

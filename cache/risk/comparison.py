@@ -54,9 +54,12 @@ class SampleJudge(Protocol):
     """A model that compares two answers. The gateway implements it; the cache defines the interface."""
 
     async def __call__(
-        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str, owner: str
     ) -> bool | None:
-        """Return whether both agree; None where the model abstained. Never raises for the model's failures."""
+        """Return whether both agree; None where the model abstained, or is not asked. Raises StoreUnavailable.
+
+        `owner` is whose answers they are.
+        """
 
 
 class AnswerComparer:

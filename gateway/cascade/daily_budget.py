@@ -1,6 +1,6 @@
 """Keep a surface's spending on the operator's own calls under its cap for the day, over all workers at one store.
 
-These are the judge's, comparisons, shadows and summaries, which no key pays for. Where several tenants share a
+These are the judge's, audits, comparisons, shadows and summaries, which no key pays for. Where several tenants share a
 deployment, one of them causes at most half of what the others leave of the cap: whoever comes first does not use up
 what is judged for all of them.
 

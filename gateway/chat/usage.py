@@ -66,8 +66,8 @@ _OF_CHOICE: Final = frozenset(
 """Members of a choice that say nothing of it; in streams, Moonshot has the usage there."""
 _CHARGES: Final = frozenset({"cost", "cost_in_usd_ticks"})
 _MOST_TOKENS: Final = 10**12
-_TICKS: Final = 1e-10
-"""US dollars of one of xAI's ticks."""
+_TICKS: Final = 1e10
+"""xAI's ticks in a US dollar."""
 
 
 @value_type
@@ -253,7 +253,7 @@ def _stated_cost(usage: Mapping[str, Any]) -> float | None:
         return None
     in_ticks = _dollars(ticks)
     if in_ticks is not None:
-        return in_ticks * _TICKS
+        return in_ticks / _TICKS
     stated = _dollars(cost.get("total_cost") if isinstance(cost, dict) else cost)
     if stated is None or usage.get("is_byok") is not True:
         return stated

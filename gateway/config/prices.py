@@ -16,6 +16,8 @@ from policies.validation import Section, Whole
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 _PER: Final = 1e-6
+_DIGITS: Final = 12
+"""Digits of a dollar that prices of a millionth of a dollar per million tokens come to: beyond them is noise."""
 _HOUR_BY_INPUT: Final = 2.0
 """What writing for an hour costs by the prompt's price; see the guide on prompt caching at platform.claude.com."""
 
@@ -43,7 +45,7 @@ class TokenRates(Section):
             shorter = self.input if self.cache_write is None else self.cache_write
             prompt += (usage.tokens_cache_write - for_an_hour) * (shorter - self.input)
             prompt += for_an_hour * (self.hour_write - self.input)
-        return (prompt + usage.tokens_out * self.output) * _PER
+        return round((prompt + usage.tokens_out * self.output) * _PER, _DIGITS)
 
     @property
     def hour_write(self) -> float:

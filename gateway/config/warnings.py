@@ -225,7 +225,7 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     for backend in unknown:
         if judge is not None and backend.name == judge.backend:
             at = ("cache", "semantic", "audit_judge", "backend")
-            yield finding(at, backend, ", so nobody counts what it costs")
+            yield finding(at, backend, ", so it is not asked")
     so = "its calls are in no cost or saving, and no hedge, shadow or comparison calls it, as their limits could not be"
     terms = deployment.keys.unknown_price
     owners = (

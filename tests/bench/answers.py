@@ -55,10 +55,13 @@ import numpy as np
 from cache import shipped_cross_encoder
 from cache.risk.comparison import ALIKE, AnswerComparer, contradict
 from cache.semantic.cross_encoder import CrossEncoder
+from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
+from gateway.cascade.daily_budget import DailyBudget
 from gateway.cli.commands._collect_model import local_model
+from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
 from gateway.fit.datasets import read_pairs
 from gateway.tiers import Endpoint
@@ -181,12 +184,12 @@ class Judged:
 
 async def judged(pairs: Sequence[Pair], url: str, model: str, key: str | None = None) -> Judged:
     """What the audit would say of the pairs with that model as its judge."""
-    config = BackendConfig(name=model, base_url=url, model=model)
+    config = BackendConfig(name=model, base_url=url, model=model, price=Price())
     transport = Http1Transport(
         f"{url}/chat/completions", max_in_flight=2, connect_timeout_s=5.0, max_reply=config.max_reply
     )
     endpoint = Endpoint(config, OpenAIBackend(transport, model=model, key=key))
-    judge, rule = AuditJudge({model: endpoint}, lambda *_: None, 120.0), Rule(backend=model)
+    judge, rule = AuditJudge({model: endpoint}, lambda *_: None, DailyBudget(NoStore()), 120.0), Rule(backend=model)
     said: list[tuple[bool, bool | None, bool]] = []
     try:
         for pair in pairs:

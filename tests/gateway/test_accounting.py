@@ -505,6 +505,7 @@ def test_a_stated_charge_comes_before_the_price(ledger: Ledger) -> None:
     hop = Hop([], "attempt")
     assert charge(ledger, hop, None, Usage(100, 10, cost_usd=0.5)) == 0.5
     assert (ledger.cost_usd, ledger.cost_unknown, ledger.cost_shown) == (0.5, False, "0.50000000")
+    assert charge(Ledger("r"), hop, Price(input=99, output=99), Usage(100, 10, cost_usd=0.5)) == 0.5
     charge(ledger, hop, None, Usage(100, 10))
     assert (ledger.cost_unknown, ledger.cost_shown) == (True, "unknown")
 

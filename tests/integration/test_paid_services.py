@@ -80,8 +80,14 @@ def account(_account: Account) -> Account:
     return _account
 
 
-def sent(gateway: Gateway, tenant: str, path: str, body: Any, timeout: float = 30, **more: str) -> httpx2.Response:
-    headers = {"authorization": f"Bearer key-of-{tenant}", "x-tierline-cache": "no-cache, no-store", **more}
+def sent(
+    gateway: Gateway, tenant: str, path: str, body: Any, timeout: float = 30, deadline_ms: int = 9000
+) -> httpx2.Response:
+    headers = {
+        "authorization": f"Bearer key-of-{tenant}",
+        "x-tierline-cache": "no-cache, no-store",
+        "x-tierline-deadline-ms": str(deadline_ms),
+    }
     return httpx2.post(gateway.origin + path, json=body, headers=headers, timeout=timeout)
 
 
@@ -101,7 +107,7 @@ def test_a_reply_that_is_not_waited_for_is_paid(
     with pytest.raises(httpx2.TimeoutException):
         sent(gateway, "rich", path, body, timeout=0.2)
     until(lambda: spent(own_store) - before >= 0.95 * usd, 5)
-    assert sent(gateway, "rich", path, body, **{"x-tierline-deadline-ms": "200"}).status_code == 504
+    assert sent(gateway, "rich", path, body, deadline_ms=200).status_code == 504
     assert len(account.calls) == 2
     until(lambda: spent(own_store) - before >= 2 * 0.95 * usd, 5)
 

@@ -191,7 +191,7 @@ class Judge:
         self.shown: list[tuple[str, str, str]] = []
 
     async def __call__(
-        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+        self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str, owner: str
     ) -> bool | None:
         self.shown.append((question, stored, fresh))
         return self.said.pop(0)
@@ -297,7 +297,7 @@ async def test_closing_does_not_wait_for_a_judge_that_takes_its_time(store: Redi
 
     class Slow(Judge):
         async def __call__(
-            self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str
+            self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str, owner: str
         ) -> bool | None:
             asked.set()
             await asyncio.sleep(600)

@@ -23,7 +23,7 @@ from gateway.keys.budgets import OwnerBudgets
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
 from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.quotas.terms import Terms
+from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import SHADOW, TRACES, Ledger, encode
@@ -307,3 +307,22 @@ async def test_keys_have_names_and_lines_their_surfaces(
     assert "ada's agent" in text and "chat/embeddings" in text and " owed" not in text
     assert await asyncio.to_thread(main, ["usage", "--month", "2026-11", "--by", "tier", *at]) == 0
     assert " owed" in capsys.readouterr().out
+
+
+async def test_budgets_of_keys_have_names_and_surfaces(
+    server: LocalStore, store: RedisStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Beside the ids, in the table and in JSON; one of all surfaces says so."""
+    terms = Terms(budgets=(Budget(usd=25, per="month"),))
+    registry = KeyRegistry(store)
+    for id_, name, surfaces in (("k_21", "nightly job", ("batch",)), ("k_22", "", ())):
+        await registry.create(
+            KeyRecord(id_, id_[2:] * 32, "acme", name=name, surfaces=surfaces, terms=terms), Why("tester")
+        )
+    assert await asyncio.to_thread(main, ["budgets", "show", "--store", server.url, "--json"]) == 0
+    shown = {one["owner"]["name"]: one for one in orjson.loads(capsys.readouterr().out)["budgets"]}
+    assert (shown["k_21"]["name"], shown["k_21"]["surfaces"]) == ("nightly job", ["batch"])
+    assert (shown["k_22"]["name"], shown["k_22"]["surfaces"]) == ("", [])
+    assert await asyncio.to_thread(main, ["budgets", "show", "--store", server.url]) == 0
+    text = capsys.readouterr().out
+    assert "nightly job" in text and "batch" in text and "all" in text

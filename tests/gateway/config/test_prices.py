@@ -36,6 +36,19 @@ def test_a_call_costs_by_its_rates(usage: Usage, micro_dollars: float) -> None:
     assert PRICE.of(usage) == pytest.approx(micro_dollars * 1e-6)
 
 
+@pytest.mark.parametrize(
+    ("price", "usage", "shown"),
+    [
+        (Price(input=3, output=15), Usage(300, 30), "0.00135"),
+        (Price(input=0.15, output=0.6), Usage(100_000, 10), "0.015006"),
+        (Price(input=2.5, output=10), Usage(12, 7), "0.0001"),
+    ],
+)
+def test_a_cost_has_the_digits_of_its_price(price: Price, usage: Usage, shown: str) -> None:
+    """Spans, records and pages show it as it is computed: no digits that come of binary fractions."""
+    assert repr(price.of(usage)) == shown
+
+
 def test_writing_for_an_hour_may_have_a_price_of_its_own() -> None:
     """Where writing has none at all, it is charged as any other token."""
     usage = Usage(100, 0, tokens_cache_write=100, tokens_hour_write=100)
