@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,8 +32,9 @@ _POLL_S = 0.02
 START_S = 60.0
 """How long a start may take before it is a failure; two seconds are the aim, on a machine that does nothing else."""
 
-_OF_FORKS = {"HOSTED_KEY", "PYTHONUNBUFFERED"}
-"""Variables that a fork of the template may have: no library reads the one, and the template has the other."""
+_OF_FORKS = re.compile("TIERLINE_|AWS_|GOOGLE_|[A-Z_]*KEY(_[A-Z]+)?$|PYTHONUNBUFFERED$")
+"""Variables that a fork of the template may have: ours and keys are read when the gateway starts, the clouds' libraries
+are imported when they are first needed, and the template has the last."""
 
 CHAT = """
 surface: chat
@@ -159,7 +161,7 @@ def running(
     port = free_port()
     command = ["serve", "--host", "127.0.0.1", "--port", str(port)]
     command += ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies"), *arguments]
-    changed = {name for name, value in env.items() if name not in _OF_FORKS and value != os.environ.get(name)}
+    changed = {name for name, value in env.items() if not _OF_FORKS.match(name) and value != os.environ.get(name)}
     process: subprocess.Popen[bytes] | Forked
     with (folder / "gateway.log").open("wb") as log:
         said = log.fileno() if output is None else output

