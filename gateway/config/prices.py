@@ -15,9 +15,10 @@ from gateway.chat.usage import Usage
 from policies.validation import Section, Whole
 
 Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-_PER: Final = 1e-6
-_DIGITS: Final = 12
-"""Digits of a dollar that prices of a millionth of a dollar per million tokens come to: beyond them is noise."""
+_PER: Final = 1e6
+"""Tokens that a rate is of."""
+_STEPS: Final = 1e12
+"""Parts of a dollar in which costs are counted: what is finer comes of binary fractions."""
 _HOUR_BY_INPUT: Final = 2.0
 """What writing for an hour costs by the prompt's price; see the guide on prompt caching at platform.claude.com."""
 
@@ -45,7 +46,7 @@ class TokenRates(Section):
             shorter = self.input if self.cache_write is None else self.cache_write
             prompt += (usage.tokens_cache_write - for_an_hour) * (shorter - self.input)
             prompt += for_an_hour * (self.hour_write - self.input)
-        return round((prompt + usage.tokens_out * self.output) * _PER, _DIGITS)
+        return ((prompt + usage.tokens_out * self.output) * (_STEPS / _PER) + 0.5) // 1 / _STEPS  # round() is a call
 
     @property
     def hour_write(self) -> float:
