@@ -197,6 +197,9 @@ class BackendCall:
             self.slot.failed(outcome)
         elif outcome in ("answered", "rejected"):
             self.slot.succeeded(used.tokens_out)
+            if outcome == "answered" and self.owes is not None:
+                endpoint = self.slot.endpoint
+                endpoint.mean_out += (used.tokens_out - endpoint.mean_out) * (_NEWEST if endpoint.mean_out else 1.0)
         elif outcome == "lost":
             self.slot.lost()
         else:
@@ -311,5 +314,7 @@ def _slo_headers(request: RequestContext) -> dict[str, str]:
     return headers
 
 
+_NEWEST: Final = 0.05
+"""Weight of the newest answer in what those of an endpoint have on average."""
 _NO_STREAM: Final = StreamState()
 """The state of a call that opens no stream. Nothing is ever added to it."""

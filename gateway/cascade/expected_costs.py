@@ -92,7 +92,10 @@ class ExpectedCosts:
         return Cost(round(expected), min(max(round(expected), round(reserved)), most), most)
 
     def owed(self, request: RequestContext, tier: str) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known."""
+        """Return the completion tokens that a call is charged whose answer is never known.
+
+        Where nothing was reserved, and so nothing is learnt, that is what answers of its tier have on average.
+        """
         if self._tiers[tier].free:
             return 0
         tenant, surface = request.tenant, request.policy.surface
@@ -100,7 +103,11 @@ class ExpectedCosts:
         if not learnt.seen:
             learnt = self._of(tenant, surface, tier, first=False)
         most_out = _most_out(request.body, self._tiers[tier].max_output)
-        return round(learnt.owed_out(most_out)) * _choices(request.body)
+        choices = _choices(request.body)
+        if not learnt.seen and (request.hold is None or not request.hold.money):
+            mean = max(one.mean_out for one in self._tiers[tier].endpoints) or PRIOR["completion_tokens"] * choices
+            return round(min(mean, most_out * choices))
+        return round(learnt.owed_out(most_out)) * choices
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
         """Return what takes in the ledger of this request once it has ended."""

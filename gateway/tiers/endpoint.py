@@ -99,6 +99,8 @@ class Endpoint:
         self.on_refusal: OnRefusal = _ignore_refusal
         self.unshared: frozenset[str] = frozenset()
         """Tenants whose clients are told of its prompt cache, because it holds nothing of others."""
+        self.mean_out = 0.0
+        """Completion tokens that its whole answers to requests have had of late; 0 before one is known."""
         self.latency = LatencyModel()
         self.breaker = Breaker()
         self.queue = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)

@@ -109,6 +109,20 @@ def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint, outcome: Ca
     assert (ledger.tokens_in, ledger.tokens_out, ledger.usage_estimated) == (100_003, 100, True)
 
 
+def test_what_whole_answers_had_is_known_of_an_endpoint(endpoint: Endpoint) -> None:
+    """On average; neither beginnings of drafts nor the words of a judge, which owes nothing, say anything of it."""
+    ended: list[tuple[CallOutcome, bool, int, float]] = [
+        ("answered", True, 100, 100), ("answered", True, 200, 105), ("rejected", True, 3, 105),
+        ("answered", False, 1, 105), ("lost", True, 0, 105),
+    ]  # fmt: skip
+    for outcome, owes, tokens, mean in ended:
+        slot = endpoint.take(SlotRequest())
+        call = BackendCall(Ledger("r"), slot, Hop([], "attempt"), PROMPT, (lambda: 9) if owes else None)
+        call.state = generated(tokens, usage={"prompt_tokens": 5, "completion_tokens": tokens})
+        call.close(outcome)
+        assert endpoint.mean_out == pytest.approx(mean)
+
+
 def test_only_the_first_close_counts(endpoint: Endpoint) -> None:
     """A second outcome changes neither the slot nor the charge nor the hop."""
     call, ledger = call_at(endpoint)

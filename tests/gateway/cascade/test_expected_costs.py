@@ -118,6 +118,19 @@ def test_a_call_that_is_given_up_owes_what_answers_had_there(app: InProcess) -> 
     assert costs.owed(made, "local") == 0, "it costs nothing"
 
 
+def test_without_a_budget_a_call_owes_what_its_tier_answers_on_average(app: InProcess) -> None:
+    """Nothing was reserved, and nothing is learnt by surface there; 400 tokens before any answer is known."""
+    costs, made = ExpectedCosts(app.steps.tiers), replace(request(app)[0], hold=None)
+    eight = replace(request(app, n=8, max_tokens=50)[0], hold=None)
+    assert (costs.owed(made, "hosted"), costs.owed(eight, "hosted")) == (400, 400)
+    app.steps.tiers["hosted"].endpoints[0].mean_out = 120.4
+    assert (costs.owed(made, "hosted"), costs.owed(eight, "hosted")) == (120, 120)
+    assert costs.owed(replace(request(app, max_tokens=50)[0], hold=None), "hosted") == 50
+    for _ in range(20):
+        learn(costs, ledger_of(call("hosted", 500, 70)))
+    assert costs.owed(made, "hosted") == 70, "what its surface's answers have, where that is learnt"
+
+
 def test_a_tier_further_up_counts_by_how_often_it_is_asked(app: InProcess) -> None:
     costs = ExpectedCosts(app.steps.tiers)
     alone, behind = (costs.of(*request(app), tiers).expected for tiers in (("hosted",), TIERS))

@@ -79,6 +79,15 @@ def test_a_step_without_a_price_of_the_prompt_has_that_of_shorter_ones() -> None
     assert Price.model_validate(flex).of(call) == pytest.approx((50 * 2 + 50 * 0.5 + 10 * 5) * 1e-6)
 
 
+def test_steps_of_long_prompts_come_in_any_order() -> None:
+    """The one that a prompt has reached last counts, however they were written."""
+    steps = [LongContext(over=5000, input=6, output=30), LongContext(over=1000, input=4, output=20)]
+    written = [{"over": 5000, "input": 6, "output": 30}, {"over": 1000, "input": 4, "output": 20}]
+    for long in (steps, written):
+        price = Price.model_validate({"input": 2, "output": 10, "long": long})
+        assert [price.of(Usage(tokens, 0)) for tokens in (1000, 2000, 6000)] == pytest.approx([0.002, 0.008, 0.036])
+
+
 def test_usage_names_what_was_cached() -> None:
     """The details of the prompt's tokens and the service tier are read; impossible counts are cut to the prompt."""
     value = {
