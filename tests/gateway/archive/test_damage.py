@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import duckdb
 import pytest
+import redis
 
 from cache.store.redis_store import RedisStore
 from gateway.archive.columns import FEEDBACK, LABELS, REQUESTS
 from gateway.archive.folder import BASES, TableFiles, known_bases, segment_path, segments_of
 from gateway.archive.query import ask, opened
 from gateway.archive.summaries import VALUES
+from gateway.telemetry.ledger import TRACES
 from tests.gateway.archive.test_keeper import expected, ids, keep, record
 from tests.gateway.archive.test_live import becomes, live
 from tests.gateway.archive.test_live import ids as live_ids
 from tests.gateway.telemetry.conftest import server, store
+from tests.support.store import LocalStore
 
 __all__ = ["server", "store"]
 
@@ -51,15 +55,46 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
-async def segments(store: RedisStore, folder: Path, count: int = 3) -> list[Path]:
-    """Record ten requests for each segment, and ten more that stay in the hot file; return the segments."""
+Segments = Callable[..., Awaitable[list[Path]]]
+
+
+@pytest.fixture(scope="module")
+def made() -> dict[int, tuple[Path, bytes]]:
+    """Ledgers that were made for the tests so far, and the records of their requests, by their number of segments."""
+    return {}
+
+
+@pytest.fixture
+def segments(
+    server: LocalStore,
+    store: RedisStore,
+    made: dict[int, tuple[Path, bytes]],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Segments:
+    """Give the segments of a ledger in `tmp_path`: ten requests in each, and ten more in the hot file."""
+
+    async def copied(count: int = 3) -> list[Path]:
+        with redis.Redis.from_url(server.url) as client:
+            if count not in made:
+                folder = tmp_path_factory.mktemp("ledger")
+                await make_segments(store, folder, count)
+                made[count] = folder, client.dump(TRACES)
+            folder, records = made[count]
+            client.restore(TRACES, 0, records, replace=True)
+        shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
+        return [one.path for one in segments_of(tmp_path, "requests")]
+
+    return copied
+
+
+async def make_segments(store: RedisStore, folder: Path, count: int) -> None:
     for start in range(0, (count + 1) * 10, 10):
         await record(store, start + 1, start + 10)
         await keep(store, folder)
         if start < count * 10:
             with contextlib.closing(TableFiles(folder, REQUESTS)) as files:
                 files.rotate()
-    return [one.path for one in segments_of(folder, "requests")]
 
 
 def without_second() -> list[str]:
@@ -68,10 +103,10 @@ def without_second() -> list[str]:
 
 @pytest.mark.parametrize("kind", DAMAGE)
 async def test_a_query_leaves_a_damaged_segment_out(
-    store: RedisStore, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+    store: RedisStore, segments: Segments, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All other rows are found; the file is named once in the log and, with the reason, in the view `segments`."""
-    second = (await segments(store, tmp_path))[1]
+    second = (await segments())[1]
     DAMAGE[kind](second)
     assert ids(tmp_path) == without_second()
     assert [record.getMessage().partition(" is damaged and is left out: ")[0] for record in caplog.records] == [
@@ -85,9 +120,11 @@ async def test_a_query_leaves_a_damaged_segment_out(
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-async def test_a_reader_starts_without_a_damaged_segment(store: RedisStore, tmp_path: Path, kind: str) -> None:
+async def test_a_reader_starts_without_a_damaged_segment(
+    store: RedisStore, segments: Segments, tmp_path: Path, kind: str
+) -> None:
     """A process that serves readers has all other rows and their summaries, and tells what is missing."""
-    second = (await segments(store, tmp_path))[1]
+    second = (await segments())[1]
     DAMAGE[kind](second)
     async with live(tmp_path, store) as archive:
         await becomes(lambda: live_ids(archive), without_second())
@@ -99,9 +136,11 @@ async def test_a_reader_starts_without_a_damaged_segment(store: RedisStore, tmp_
 
 
 @pytest.mark.parametrize("kind", ["empty", "page"])
-async def test_a_segment_damaged_while_it_is_read_is_left_out(store: RedisStore, tmp_path: Path, kind: str) -> None:
+async def test_a_segment_damaged_while_it_is_read_is_left_out(
+    store: RedisStore, segments: Segments, tmp_path: Path, kind: str
+) -> None:
     """Queries that meet it are answered from the rest, as soon as the folder has been looked at."""
-    second = (await segments(store, tmp_path))[1]
+    second = (await segments())[1]
     async with live(tmp_path, store) as archive:
         assert await live_ids(archive) == expected(1, 40)
         DAMAGE[kind](second)
@@ -110,9 +149,11 @@ async def test_a_segment_damaged_while_it_is_read_is_left_out(store: RedisStore,
 
 
 @pytest.mark.parametrize("kind", DAMAGE)
-async def test_a_keeper_goes_on_beside_a_damaged_segment(store: RedisStore, tmp_path: Path, kind: str) -> None:
+async def test_a_keeper_goes_on_beside_a_damaged_segment(
+    store: RedisStore, segments: Segments, tmp_path: Path, kind: str
+) -> None:
     """It says so once, sets it aside for as long as others stay, and reads the newest again from the store."""
-    first, _, third = await segments(store, tmp_path)
+    first, _, third = await segments()
     for file in (first, third):
         DAMAGE[kind](file)
     (tmp_path / "requests.jsonl").unlink()
@@ -134,9 +175,9 @@ async def test_a_keeper_goes_on_beside_a_damaged_segment(store: RedisStore, tmp_
     assert not list(tmp_path.glob("*.parquet*"))
 
 
-async def test_every_table_may_be_damaged(store: RedisStore, tmp_path: Path) -> None:
+async def test_every_table_may_be_damaged(store: RedisStore, segments: Segments, tmp_path: Path) -> None:
     """Feedback and labels, too: pages on them show the rest, and the keeper of that table goes on."""
-    await segments(store, tmp_path, 1)
+    await segments(1)
     for one in (FEEDBACK, LABELS, REQUESTS):
         segment_path(tmp_path, one, (1, 0), (2, 0)).write_bytes(b"PAR1 half a fi")
     assert ids(tmp_path) == expected(1, 20)
@@ -149,9 +190,11 @@ async def test_every_table_may_be_damaged(store: RedisStore, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("line", [b"not json", b"\0" * 40, b"[1]", b'{"entry_ms": "x"}', b"{}", b'{"half'])
-async def test_damaged_lines_of_the_hot_file_are_left_out(store: RedisStore, tmp_path: Path, line: bytes) -> None:
+async def test_damaged_lines_of_the_hot_file_are_left_out(
+    store: RedisStore, segments: Segments, tmp_path: Path, line: bytes
+) -> None:
     """Readers pass over them and say so; the keeper moves them aside, where they may be mended, and goes on."""
-    await segments(store, tmp_path, 1)
+    await segments(1)
     hot = tmp_path / "requests.jsonl"
     whole = hot.read_bytes().splitlines(keepends=True)
     hot.write_bytes(b"".join([*whole[:4], line + b"\n", *whole[4:]]))
@@ -169,9 +212,9 @@ async def test_damaged_lines_of_the_hot_file_are_left_out(store: RedisStore, tmp
     assert ids(tmp_path) == expected(1, 21)
 
 
-async def test_a_damaged_basis_is_read_again(store: RedisStore, tmp_path: Path) -> None:
+async def test_a_damaged_basis_is_read_again(store: RedisStore, segments: Segments, tmp_path: Path) -> None:
     """Bases that cannot be read are passed over, and the keeper fetches those that requests name again."""
-    await segments(store, tmp_path, 1)
+    await segments(1)
     names = known_bases(tmp_path)
     bases = tmp_path / BASES
     bases.write_bytes(b"not json\n" + b'{"id":"x","basis":\n')

@@ -395,8 +395,9 @@ async def test_what_says_what_is_asked_is_never_left_out(
 ) -> None:
     """The model lacks it, so another may be asked; the request goes out once."""
     refuse(upstream, field)
+    value = [{"type": "function", "function": {"name": "f"}}] if field == "tools" else "x"
     with pytest.raises(FieldRefused) as error:
-        await backend.complete(BackendRequest({"messages": ASKED, field: "x"}, ask_logprobs=False))
+        await backend.complete(BackendRequest({"messages": ASKED, field: value}, ask_logprobs=False))
     assert not error.value.callers_fault and error.value.told["param"] == field
     assert len(upstream.requests) == 1
 
