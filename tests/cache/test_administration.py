@@ -16,6 +16,7 @@ from cache.entry import Lookup, StoredAnswer
 from cache.index import Vector
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
+from cache.scopes import shelf
 from cache.scopes.scope import LISTED, SEEN_S, Generations
 from cache.scopes.shelf import Caps
 from cache.store.base import Command
@@ -355,6 +356,19 @@ async def test_a_copy_that_is_on_its_way_when_its_original_is_removed_is_not_sto
     await cache._store.ask(copies, 5.0)
     assert not await hit(cache, SAME, tenant)
     assert [one for one in await admin.stats() if one.scope == mine.scope] == []
+
+
+async def test_a_copy_is_not_stored_once_its_original_has_made_room_for_others(store: RedisStore, tenant: str) -> None:
+    """Nothing says that such an original was deleted, and yet nobody could remove its copy with it any more."""
+    prefix = f"tierline:test:{{{tenant}}}"
+    first, copy = f"{0:032x}", f"{1:032x}"
+    original = shelf.put(f"{prefix}{shelf.ENTRY}{first}", b"Rome.", 60, time.time(), CAPS)
+    copied = shelf.put(f"{prefix}{shelf.ENTRY}{copy}", b"Rome.", 60, time.time(), CAPS, first)
+    there = Command((b"EXISTS", f"{prefix}{shelf.ENTRY}{copy}".encode()))
+    *_, stored = await store.ask([original, copied, there])
+    await store.ask([shelf.drop(prefix, [first, copy])])
+    *_, late = await store.ask([copied, there])
+    assert (stored, late) == (1, 0)
 
 
 async def test_an_entry_that_was_removed_is_not_written_by_who_comes_late(

@@ -153,6 +153,21 @@ async def test_silent_connections_keep_nobody_out(tmp_path: Path, local_upstream
                     client.close()
 
 
+async def test_a_connection_that_waits_for_its_client_makes_room(tmp_path: Path, local_upstream: Upstream) -> None:
+    """Where all others are busy the one that rests the longest ends for a newcomer, and says why."""
+    local_upstream.queue(Reply(before_first_s=8.0), Reply(before_first_s=8.0))
+    with serve(tmp_path, local_upstream.url, settings={"limits": {"connections": 4}}) as gateway:
+        async with open_socket(gateway) as first, open_socket(gateway) as second:
+            busy = [asyncio.create_task(asyncio.to_thread(status, gateway, body=number)) for number in (1, 2)]
+            await asyncio.to_thread(local_upstream.wait_for, 2)
+            assert await asyncio.to_thread(status, gateway) == 200
+            event, code = await end_of(first)
+            assert (event["status"], code) == (503, CloseCode.TRY_AGAIN_LATER)
+            await ask(second)
+            assert (await last_of(second))["type"] == "response.completed"
+            assert await asyncio.gather(*busy) == [200, 200]
+
+
 def probe(port: int, path: str) -> int:
     return httpx2.get(f"http://127.0.0.1:{port}{path}", timeout=60).status_code
 

@@ -304,6 +304,24 @@ async def test_many_sign_ins_are_no_load_on_the_provider(
     assert provider.fetched("openid-configuration") == 1 and provider.fetched("token") == 0
 
 
+async def test_wrong_keys_keep_nobody_from_signing_in_by_the_provider(
+    store: RedisStore, tmp_path: Path, provider: IdentityProvider
+) -> None:
+    """Nor do sign-ins that failed there keep a token from being looked at."""
+    provider.id_claims = {"groups": ["staff"]}
+    async with console(tmp_path, store, provider) as client:
+        statuses = [(await client.post("/sign-in", data={"key": "wrong"})).status_code for _ in range(12)]
+        assert statuses == [401] * 10 + [429] * 2
+        await sign_in(client, provider)
+        assert (await client.get("/now")).status_code == 200
+        client.cookies.clear()
+        for _ in range(11):
+            await client.get("/sign-in/callback?code=guessed&state=x")
+        assert (await client.get("/sign-in/begin")).status_code == 429
+        token = {"authorization": f"Bearer {provider.token(groups=['staff'])}"}
+        assert (await client.get("/now", headers=token)).status_code == 200
+
+
 async def test_a_person_signs_out(store: RedisStore, tmp_path: Path, provider: IdentityProvider) -> None:
     provider.id_claims = {"groups": ["staff"]}
     async with console(tmp_path, store, provider) as client:

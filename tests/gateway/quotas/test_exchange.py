@@ -80,3 +80,22 @@ def test_script_and_authority_agree(server: redis.Redis, seed: int) -> None:
         assert leases == {name: astuple(lease) for name, lease in account.leases.items()}
         slots = server.hgetall(f"{ACCOUNT_PREFIX}of/{unit}:slots")
         assert {int(slot): int(amount) for slot, amount in slots.items()} == account.slots
+
+
+def test_a_worker_that_waits_for_money_is_not_overtaken_by_another() -> None:
+    """What others return is kept for who has waited for longer, whoever asks for less in between."""
+    authority, number = Authority(), 0
+
+    def leased(worker: str, now: int, *, kept: int = 0, need: int = 0) -> int:
+        nonlocal number
+        number += 1
+        request = LeaseRequest("usd", 1000, kept, kept, 1, need, 1, need, 1, 0, 0, 0)
+        [reply] = authority.exchange(worker, number, [("key:k/usd/total", request)], now)
+        return reply.lease
+
+    assert [leased("first", 1000, need=1000), leased("second", 1000, need=300)] == [1000, 300]
+    assert leased("waits", 1100, need=300) == 0
+    assert leased("first", 1200, kept=650) == 650
+    assert leased("newcomer", 1210, need=100) == 0
+    assert leased("waits", 1220, need=300) == 300
+    assert leased("newcomer", 1230, need=100) == 0, "now nothing is left"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.quotas.machine import GRANTED, HELD, AccountLease, LeaseReply, WaitingRequest
+from gateway.quotas.machine import DRY, FULL, GRANTED, HELD, AccountLease, LeaseReply, WaitingRequest
 
 
 def leased(amount: int, others: int, *, pressed: bool = False, spent: int = 0) -> AccountLease:
@@ -72,3 +72,24 @@ def test_what_is_idle_is_returned_where_another_worker_got_less_than_it_needed()
         lease = leased(300, 100, pressed=pressed)
         lease.take(50, 100, 0.1)
         assert lease.send(0.2).kept == kept
+
+
+def test_a_limit_that_is_raised_is_asked_about_at_once() -> None:
+    """What was refused by the old one is not refused for as long as that was good for."""
+    lease = AccountLease("requests", 10)
+    lease.waiting.append(WaitingRequest(1, 1))
+    lease.send(0.0)
+    lease.heard(LeaseReply(0, 10, 0, 0, 0, 1, 1, 5000, 5000), 0.0)
+    assert lease.check(1, 1, 0.01) == FULL
+    lease.change_limit(20)
+    assert lease.check(1, 1, 0.01) == DRY
+
+
+def test_of_a_limit_that_is_lowered_what_is_idle_is_returned() -> None:
+    """What requests hold is kept until they are settled; a limit that is raised takes nothing back."""
+    lease = leased(300, 100)
+    lease.take(50, 120, 0.0)
+    lease.change_limit(2000)
+    assert lease.lease == 300
+    lease.change_limit(500)
+    assert lease.lease == 120

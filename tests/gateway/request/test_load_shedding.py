@@ -136,6 +136,22 @@ def test_unfinished_heads_keep_nobody_out(tmp_path: Path, upstream: Upstream) ->
         assert {one.recv(65536).split(b"\r\n")[0] for one in answered} == {b"HTTP/1.1 503 Service Unavailable"}
 
 
+def test_heads_that_are_whole_keep_nobody_out(tmp_path: Path, upstream: Upstream) -> None:
+    """More of them than there is room for unfinished ones, on connections that are kept open."""
+    begun = b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\nx-long: " + b"a" * 60_000
+    with serve(tmp_path, upstream.url) as gateway, ExitStack() as held:
+        heads: list[socket.socket] = []
+        for _ in range(HEADS // len(begun) + 60):
+            heads.append(held.enter_context(socket.create_connection(("127.0.0.1", gateway.port), timeout=30)))
+            heads[-1].sendall(begun)
+            time.sleep(0.005)  # so that its end comes in a read of its own
+            heads[-1].sendall(b"\r\n\r\n")
+            assert heads[-1].recv(65536).startswith(b"HTTP/1.1 200 ")
+        for one in heads:
+            one.sendall(b"GET /healthz HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n")
+            assert one.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 def test_slow_bodies_hold_only_what_came(tmp_path: Path, upstream: Upstream) -> None:
     """A hundred that are announced keep nobody's body out, without keys and of the same key too."""
     settings = {"limits": {"body": "3MiB", "bodies": "4MiB"}}
