@@ -52,6 +52,26 @@ def test_everybody_can_read_every_page(
     assert not found, "\n".join(f"{name}: {line}" for name, lines in found.items() for line in lines)
 
 
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+def test_the_scale_of_usage_is_in_sight(browser: Browser, demo: RunningDemo, every: dict[str, str], width: int) -> None:
+    """Also where the chart is wider than the window and begins with its newest end; no amount lies beneath a bar."""
+    hidden = """() => {
+        const chart = document.querySelector('.chart');
+        chart.scrollIntoView({ block: 'center' });
+        const edge = chart.getBoundingClientRect();
+        return [...chart.querySelectorAll('.amount')].filter(one => {
+            const box = one.getBoundingClientRect();
+            const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+            return box.left < edge.left || box.right > edge.right || !one.closest('svg').contains(top);
+        }).map(one => one.textContent);
+    }"""
+    with visit(browser, demo.console, width, "light") as one:
+        one.open(every["usage"])
+        assert one.page.locator(".chart .amount").count() == 5
+        scrolled = one.page.evaluate("document.querySelector('.chart').scrollLeft")
+        assert (scrolled > 0) == (width == NARROW) and one.page.evaluate(hidden) == []
+
+
 def test_every_page_is_light_and_nobody_complains(browser: Browser, demo: RunningDemo, every: dict[str, str]) -> None:
     """Three requests and 150 KB at most, all of our own host, and the browser's console says nothing."""
     ours = urlsplit(demo.console).netloc

@@ -14,6 +14,8 @@ from policies.quantities import dollars
 
 _WIDTH: Final = 1000
 _LEFT: Final = 62
+_SCALE: Final = 56
+"""Width of the scale, which bars.css has, too: the first time below the bars may begin before them."""
 _HEIGHT: Final = 190
 _TOP: Final = 8
 _FOOT: Final = 22
@@ -28,15 +30,18 @@ TONES: Final = 8
 def stacked_bars(
     bars: Sequence[Sequence[float]], names: Sequence[str], start_s: float, step_s: float, text: str
 ) -> Markup:
-    """Draw a bar for each `step_s` seconds from `start_s`: its parts in the order of `names`, the first lowest."""
+    """Draw a bar for each `step_s` seconds from `start_s`: its parts in the order of `names`, the first lowest.
+
+    The amounts of the axis are a drawing of their own, which stays in sight where the bars are scrolled.
+    """
     most = _nice(max((math.fsum(bar) for bar in bars), default=0.0))
     room = _HEIGHT - _TOP - _FOOT
     foot = _TOP + room
-    shapes = [tag("title", text)]
+    shapes, amounts = [tag("title", text)], []
     for line in range(_LINES + 1):
         y = f"{foot - room * line / _LINES:.1f}"
         shapes.append(tag("line", x1=_LEFT, x2=_WIDTH, y1=y, y2=y, class_="grid"))
-        shapes.append(tag("text", dollars(most * line / _LINES), x=_LEFT - 8, y=float(y) + 4, class_="amount"))
+        amounts.append(tag("text", dollars(most * line / _LINES), x=_LEFT - 8, y=float(y) + 4, class_="amount"))
     pitch = (_WIDTH - _LEFT) / max(len(bars), 1)
     for place, bar in enumerate(bars):
         if any(bar):
@@ -46,10 +51,10 @@ def stacked_bars(
         at = start_s + place * step_s
         x, form = f"{_LEFT + (place + 0.5) * pitch:.1f}", "minute" if step_s * len(bars) <= 2 * _DAY else "month"
         shapes.append(tag("text", utc(at, form), x=x, y=_HEIGHT - 4, class_="tick", **stamp(at, form)))
-    return tag(
-        "svg", joined(shapes), class_="bars", width="100%", viewBox=f"0 0 {_WIDTH} {_HEIGHT}", role="img",
-        aria_label=text,
-    )  # fmt: skip
+    box = f"{_SCALE} 0 {_WIDTH - _SCALE} {_HEIGHT}"
+    scale = tag("svg", joined(amounts), class_="amounts", viewBox=f"0 0 {_SCALE} {_HEIGHT}", aria_hidden="true")
+    drawn = tag("svg", joined(shapes), class_="bars", viewBox=box, role="img", aria_label=text)
+    return tag("div", joined([scale, drawn]), class_="scaled")
 
 
 def counts_over_time(over_time: Mapping[str, Any], query: str) -> Markup:
