@@ -6,6 +6,7 @@ cents.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
 from collections.abc import Iterator
@@ -18,13 +19,14 @@ import httpx2
 import openai
 import pytest
 import redis
+from websockets.asyncio.client import connect
 
 from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.terms import NANO
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
-from tests.support.wait import until
+from tests.support.wait import eventually, until
 
 PRICE = {"input": 100, "output": 100}
 CALL_USD = 0.02
@@ -410,3 +412,20 @@ def test_an_answer_that_is_not_waited_for_is_paid(
     calls = len(own_upstream.requests) - calls
     assert calls >= 3
     until(lambda: spent(own_store, "hasty") - before >= 0.95 * calls * CALL_USD / 2 * NANO, 5)  # of output alone
+
+
+async def test_a_socket_that_is_left_before_its_first_token_is_paid(
+    gateway: Gateway, own_upstream: Upstream, own_store: LocalStore
+) -> None:
+    """It closes, or loses its peer without a word, while an answer is made that the provider bills."""
+    own_upstream.on("patient").reply(before_headers_s=1.0, usage=USAGE)
+    url, before = gateway.origin.replace("http", "ws") + "/v1/responses", spent(own_store, "hasty")
+    asked = {"type": "response.create", "model": "chat", "store": False, "input": "patient", "max_output_tokens": 100}
+    for number, abruptly in enumerate((False, True), start=1):
+        async with connect(url, additional_headers={"authorization": "Bearer key-of-hasty"}) as socket:
+            await socket.send(json.dumps(asked))
+            await asyncio.to_thread(own_upstream.wait_for, number)
+            if abruptly:
+                socket.transport.abort()
+    calls = len(own_upstream.requests)
+    await eventually(lambda: spent(own_store, "hasty") - before >= 0.95 * calls * CALL_USD / 2 * NANO, 5)

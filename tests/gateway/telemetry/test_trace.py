@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.telemetry import names
 from gateway.telemetry.trace import NO_PARENT, RemoteParent, Trace, parse_parent
 
 
@@ -18,6 +19,14 @@ def test_what_ran_side_by_side_is_waited_for_once() -> None:
     trace = _trace(("attempt", 10, 50), ("attempt", 30, 70), ("attempt", 35, 40), ("embed", 0, 99), ("attempt", 80, 90))
     trace.root.start_ns, trace.root.end_ns = 0, 100
     assert trace.overhead_ms() == 30e-6
+
+
+@pytest.mark.parametrize("wait", [names.CACHE_FOLLOW, names.BUDGET_WAIT, names.QUOTA_WAIT])
+def test_what_others_made_a_request_wait_is_not_overhead(wait: str) -> None:
+    """A shared answer, a budget that holds it back, and money that other requests hold."""
+    trace = _trace((wait, 10, 70), ("attempt", 70, 90))
+    trace.root.start_ns, trace.root.end_ns = 0, 100
+    assert trace.overhead_ms() == 20e-6
 
 
 def test_a_hop_that_is_still_open_counts_up_to_now() -> None:
