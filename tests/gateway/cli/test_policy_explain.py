@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from pathlib import Path
@@ -10,8 +11,14 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
+from gateway.keys.records import KeyRecord
+from gateway.keys.registry import KeyRegistry
 from tests.gateway.cli.recorded_requests import recorded_ledger
+from tests.gateway.keys.conftest import WHY, minted, registry, server, store
 from tests.policies.conftest import CHAT
+from tests.support.store import LocalStore
+
+__all__ = ["registry", "server", "store"]
 
 CAPITAL = {"model": "gpt-4o-mini", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
 
@@ -98,6 +105,32 @@ def test_a_body_may_come_from_stdin_and_need_not_name_a_model(
     raw = json.dumps({"messages": CAPITAL["messages"]}).encode()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
     assert explained(capsys, "-")["policy"].startswith("chat@")
+
+
+async def test_a_key_has_its_own_tiers_models_and_surfaces(
+    tmp_path: Path, server: LocalStore, registry: KeyRegistry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As on a gateway: what is closed to it is passed over, its own default surface counts, the rest is refused."""
+
+    async def explain(record: KeyRecord, **changes: Any) -> tuple[int, str, str]:
+        given = [request(tmp_path, **changes), "--key", record.id, "--store", server.url]
+        code = await asyncio.to_thread(main, ["policy", "explain", "--json", *given])
+        return code, *capsys.readouterr()
+
+    async def made(name: str, **fields: Any) -> KeyRecord:
+        return await registry.create(minted(name=name, **fields)[1], WHY)
+
+    hard = {"messages": [{"role": "user", "content": "Prove that there are infinitely many primes."}]}
+    free, small = await made("free"), await made("small", tiers=("local",))
+    code, out, _ = await explain(small, **hard)
+    assert code == 0 and json.loads(out)["start"] == "local"
+    assert (await explain(await made("model", models=("tier:hosted",))))[1].count('"start": "hosted"') == 1
+    code, out, _ = await explain(await made("own", default_surface="batch"), model="auto")
+    assert code == 0 and json.loads(out)["policy"].startswith("batch@")
+    code, _, problem = await explain(await made("shut", surfaces=("batch",)))
+    assert code != 0 and "may not use surface 'chat'" in problem
+    assert (await explain(free))[0] == 0
+    assert main(["policy", "explain", "--request", "req_1", "--key", free.id, "--store", server.url]) != 0
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
     from cache.planning.plan import Planner
+    from gateway.config.launch import Launch
     from gateway.config.schema import Deployment, TierConfig
+    from gateway.keys.open_models import OpenModels
+    from gateway.keys.records import KeyRecord
     from gateway.request.options import RequestOptions
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder
@@ -70,6 +73,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--policies", type=Path, metavar="DIR", help="the folder of policies (default: those shipped)")
     parser.add_argument("--down", action="append", default=[], metavar="TIER")
     parser.add_argument("--expect", action="append", default=[], metavar="TIER=TIME")
+    parser.add_argument("--key", metavar="KEY")
     parser.add_argument("--at", choices=("live",))
     add_gateway_flags(parser)
     parser.add_argument("--tenant", metavar="NAME")
@@ -82,6 +86,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError("name a file with a request's body, or --request ID for a recorded one")
     if args.at is None and (misplaced := [name for name in ("gateway", "key_env", "tenant") if getattr(args, name)]):
         raise CommandError(f"--{misplaced[0].replace('_', '-')} is for --at live")
+    if args.key is not None and (args.file is None or args.at is not None):
+        raise CommandError("--key is for a file, without --at live: a recorded request has its own key's tiers")
     take_running(args)
     if args.at == "live":
         explained = _recorded_live(args) if args.request else _body_live(args)
@@ -223,7 +229,7 @@ def _live_notes(view: LiveView) -> list[str]:
 def _from_body(args: argparse.Namespace) -> _Explained:
     from cache.planning.plan import Planner
     from gateway.errors import ApiError
-    from gateway.http.build_context import clamp_of, deadline_s, ttft_deadline
+    from gateway.http.build_context import chosen_policy, clamp_of, deadline_s, ttft_deadline
     from gateway.request.body import ChatBodies
     from gateway.request.options import TIER_PREFIX, known_headers, read_options
     from routing.output_limits import effective_body
@@ -233,6 +239,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     source = launch.policy_source(deployment)
     chosen = policy_of(args.policy, args, source) if args.policy else None
     raw = _read(args.file, chosen[0].surface if chosen else args.surface)
+    key = _key(args)
     folder = Path(args.policy).parent if args.policy else args.policies or SHIPPED
     headers = known_headers(_headers(args))
     try:
@@ -245,7 +252,8 @@ def _from_body(args: argparse.Namespace) -> _Explained:
             (policy, document), named = chosen, PathLine("surface", f"the policy of {args.policy}", ("surface",))
         else:
             in_force = policies_in_force(args, deployment, source)
-            found = in_force.joined(source).resolve("auto" if pinned is not None else model, options.surface)
+            name = "auto" if pinned is not None else model
+            found = chosen_policy(in_force.joined(source), name, options.surface, key)
             if found is None:
                 raise CommandError(f"there is no surface or model {options.surface or model!r}; name one by --surface")
             policy, file = found, in_force.by_surface.get(found.surface)
@@ -254,7 +262,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         features = features_of(effective)
         health = _state(args, _healthy(deployment, policy), features)
         largest = max([one.context or 0 for one in health.values()], default=0)
-        clamp = clamp_of(policy, options, pinned)
+        clamp = clamp_of(policy, options, pinned, key, _models(args, key, policy, body, launch))
         ladder = policy.ladder if clamp is None else clamp.of(policy)
         embedder = _embedder(deployment)
         asked = policy.route.classifier != "none" and len(ladder) > 1
@@ -282,6 +290,29 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         else ["all configured tiers are taken to be up; --down and --expect say otherwise"]
     )
     return _Explained(policy, given, before, [], document, notes)
+
+
+def _key(args: argparse.Namespace) -> KeyRecord | None:
+    from gateway.cli.commands._owned import with_keys
+
+    return None if args.key is None else with_keys(args, lambda registry: registry.find(args.key))
+
+
+def _models(
+    args: argparse.Namespace, key: KeyRecord | None, policy: Policy, body: Mapping[str, Any], launch: Launch
+) -> OpenModels | None:
+    """Return the models that a key's list opens; None where all may answer. Raises Forbidden."""
+    from gateway.keys.open_models import check_fields, open_models
+
+    if key is None or not key.models:
+        return None
+    check_fields(key, body)
+    deployment = launch.deployment(reads=True)
+    source = launch.policy_source(deployment)
+    policies = policies_in_force(args, deployment, source).joined(source)
+    tiers = [tier for tier in deployment.tiers if tier.name in policy.tiers]
+    ladder = {tier.name: frozenset(backend.model for backend in tier.backends) for tier in tiers}
+    return open_models(key, policy, policies, ladder)
 
 
 def _read(file: str, model: str | None) -> bytes:
