@@ -442,9 +442,9 @@ class AttemptRun:
                 return AttemptOutcome("refused", str(error))
         return AttemptOutcome("retryable", f"{error.error_type}: {error}")
 
-    def _owes(self) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known."""
-        return 0 if self.owed is None else self.owed(self.request, self.attempt.tier)
+    def _owes(self, tier: str) -> int:
+        """Return the completion tokens that a call of this tier is charged whose answer is never known."""
+        return 0 if self.owed is None else self.owed(self.request, tier)
 
     def _cancelled(self) -> None:
         self._hop.attributes[names.OUTCOME] = names.LOST if self.lost else "caller_gone"

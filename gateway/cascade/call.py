@@ -55,13 +55,13 @@ class BackendCall:
     """The stream of the call, once `open` has returned."""
 
     def __init__(
-        self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int, owes: Callable[[], int] | None = None
+        self, ledger: Ledger, slot: Slot, hop: Hop, tokens_in: int, owes: Callable[[str], int] | None = None
     ) -> None:
         """Prepare a call that is charged to `ledger`.
 
         `tokens_in` is the estimated length of the prompt, used if the backend reports no usage. `hop` may have begun
-        before the call had its slot; it ends with the call. `owes` returns the completion tokens that it is charged
-        where its answer is never known: it was sent, so somebody makes it, and bills it.
+        before the call had its slot; it ends with the call. `owes` returns, by the name of the tier, the completion
+        tokens that it is charged where its answer is never known: it was sent, so somebody makes it, and bills it.
         """
         self.slot = slot
         self.hop = hop
@@ -213,7 +213,7 @@ class BackendCall:
         """Return what a call is charged whose answer was not read to its end: what came of it, or else what it owes."""
         if self.state.tokens:  # a chunk may hold more than one token
             return replace(used, tokens_out=max(used.tokens_out, int(estimated_tokens(self.state.text))))
-        owes = self.owes() if self.owes is not None else 0
+        owes = self.owes(self.slot.endpoint.tier) if self.owes is not None else 0
         return replace(used, tokens_out=max(used.tokens_out, owes))
 
     def _is_charged(self, outcome: CallOutcome) -> bool:

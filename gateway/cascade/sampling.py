@@ -43,7 +43,7 @@ class Samples:
         self._request = request
         self._endpoint = endpoint
         self._cosine = cosine
-        self.owes: Callable[[], int] | None = None
+        self.owes: Callable[[str], int] | None = None
         """Returns the completion tokens that a sample is charged that is given up before it has come."""
         self._body = _body(request, rule)
         self._began, self._limit_s = time.monotonic(), limit_s

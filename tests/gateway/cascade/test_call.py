@@ -90,7 +90,7 @@ def test_a_whole_answer_that_came_too_late_has_its_prompt_charged(endpoint: Endp
 def test_a_call_that_is_given_up_owes_an_answer(endpoint: Endpoint, outcome: CallOutcome, *, stream: bool) -> None:
     """It was sent, and its backend makes and bills the answer: it is charged until somebody knows better."""
     ledger = Ledger("r")
-    call = BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop([], "attempt"), PROMPT, lambda: 500)
+    call = BackendCall(ledger, endpoint.take(SlotRequest(stream=stream)), Hop([], "attempt"), PROMPT, lambda _: 500)
     call.close(outcome)
     assert (ledger.tokens_in, ledger.tokens_out, ledger.usage_estimated) == (PROMPT, 500, True)
     assert ledger.cost_usd == pytest.approx(500 + PROMPT / 1e6)
@@ -100,7 +100,7 @@ def test_a_call_that_is_given_up_owes_an_answer(endpoint: Endpoint, outcome: Cal
 def test_a_stream_that_is_cut_owes_what_had_come(endpoint: Endpoint, outcome: CallOutcome) -> None:
     """A chunk may hold many tokens; what the stream's beginning said of its prompt is the truth of that."""
     ledger = Ledger("r")
-    call = BackendCall(ledger, endpoint.take(SlotRequest()), Hop([], "attempt"), PROMPT, lambda: 500)
+    call = BackendCall(ledger, endpoint.take(SlotRequest()), Hop([], "attempt"), PROMPT, lambda _: 500)
     call.state = StreamState()
     begun = {"prompt_tokens": 100_003, "completion_tokens": 1, "estimated": True, "begun": True}
     call.state.add({"choices": [{"index": 0, "delta": {"content": ""}}], "usage": begun})
@@ -117,7 +117,7 @@ def test_what_whole_answers_had_is_known_of_an_endpoint(endpoint: Endpoint) -> N
     ]  # fmt: skip
     for outcome, owes, tokens, mean in ended:
         slot = endpoint.take(SlotRequest())
-        call = BackendCall(Ledger("r"), slot, Hop([], "attempt"), PROMPT, (lambda: 9) if owes else None)
+        call = BackendCall(Ledger("r"), slot, Hop([], "attempt"), PROMPT, (lambda _: 9) if owes else None)
         call.state = generated(tokens, usage={"prompt_tokens": 5, "completion_tokens": tokens})
         call.close(outcome)
         assert endpoint.mean_out == pytest.approx(mean)

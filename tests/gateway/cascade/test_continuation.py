@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -55,4 +56,25 @@ async def test_waiting_for_the_next_backend_is_no_stall_of_the_client(upstream: 
     assert text(writes) == "one two three four five six"
     for run in (first, second):
         assert run.endpoint.in_flight == 0
+        await run.endpoint.aclose()
+
+
+async def test_a_call_that_goes_on_owes_by_its_own_tier(upstream: Upstream) -> None:
+    """Where it is given up, too: the tier whose stream broke may cost nothing, or answer with fewer words."""
+    upstream.default = Reply(fault=Fault.HANG_BEFORE_HEADERS)
+    first, second = (Run(upstream.url, BODY, 10.0, "5s", GOES_ON) for _ in range(2))
+    first.endpoint.tier, second.endpoint.tier = "local", "hosted"
+    tiers = {"local": Tier("local", [first.endpoint, second.endpoint])}
+    attempt = Attempt(1, "local", 5.0, 5.0, judged=False, final=True)
+    ledger, hop = first.request.ledger, first.request.trace.begin(names.ATTEMPT)
+    slot = first.endpoint.take(SlotRequest(stream=True))
+    with BackendCall(ledger, slot, hop, 1, lambda tier: {"local": 0, "hosted": 300}[tier]) as call:
+        call.close(Truncated("gone"))
+        assert ledger.tokens_out == 0
+        going_on = asyncio.ensure_future(Successor(first.request, tiers).take_over(Truncated("gone"), attempt, call))
+        await asyncio.to_thread(upstream.wait_for, 1)
+        going_on.cancel()
+        await asyncio.gather(going_on, return_exceptions=True)
+    assert (ledger.tokens_out, ledger.usage_estimated, second.endpoint.in_flight) == (300, True, 0)
+    for run in (first, second):
         await run.endpoint.aclose()

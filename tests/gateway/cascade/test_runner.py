@@ -67,7 +67,9 @@ class Worker:
 def _endpoint(name: str, reply: dict[str, Any], *, free: bool) -> Endpoint:
     raw = {"name": name, "base_url": "http://127.0.0.1:9/v1", "model": name, "price": {"output": 0 if free else 1e6}}
     transport = ScriptedTransport([ScriptedRule.model_validate({"reply": reply})], max_reply=1 << 20)
-    return Endpoint(BackendConfig.model_validate(raw), OpenAIBackend(transport, model=name, key=None))
+    endpoint = Endpoint(BackendConfig.model_validate(raw), OpenAIBackend(transport, model=name, key=None))
+    endpoint.tier = name
+    return endpoint
 
 
 def asks(*, stream: bool = False, **escalate: Any) -> RequestContext:

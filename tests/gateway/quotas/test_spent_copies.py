@@ -17,6 +17,7 @@ from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, Window
 from gateway.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.spent_copies import SpentCopies
 from tests.support.store import UNHURRIED, LocalStore
+from tests.support.wait import eventually
 
 USD = 1_000_000_000
 NAME = "key:k_1/usd/total"
@@ -114,6 +115,28 @@ async def test_a_worker_that_starts_gives_back_what_those_before_it_knew(store: 
     SpentCopies.file_in(tmp_path, store.url).write_bytes(b"[1, ")
     async with copies_of(store, tmp_path) as damaged:
         assert not await damaged.look()
+
+
+async def test_what_was_written_since_the_store_was_heard_is_given_back_too(store: LocalStore, tmp_path: Path) -> None:
+    """A charge whose record the store took after the last exchange, and lost with the rest."""
+    account = Account("key", "k_since", "usd", USD, Window("total", 0.0, float("inf")))
+    client = RedisStore.from_url(store.url, slack=UNHURRIED)
+    copies = SpentCopies(client, SpentCopies.file_in(tmp_path, store.url), write_private)
+    leases = QuotaLeases(client, copies=copies)
+    await copies.look()
+    with redis.Redis.from_url(store.url) as direct:
+        for cost in (USD // 10, USD // 4):
+            got = await leases.wait([account], Demand(expected=cost, worst=cost), 5.0)
+            assert isinstance(got, Entered)
+            direct.hincrby(ACCOUNT_PREFIX + account.name, "spent", cost)
+            leases.settle(got, 0, cost)
+            leases.written([(account.name, cost)])
+            if cost == USD // 10:
+                await asyncio.sleep(0.6)
+        direct.flushall()  # before anything could be exchanged
+        await eventually(lambda: spent_in(store, account.name) == USD // 10 + USD // 4, 5)
+    await leases.aclose()
+    await client.aclose()
 
 
 @pytest.mark.parametrize("workers", [1, 2])

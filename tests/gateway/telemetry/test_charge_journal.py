@@ -29,7 +29,7 @@ from gateway.telemetry.ledger import Ledger
 journal = ChargeJournal(Path(sys.argv[1]), "0123456789abcdef")
 def begun(name): return journal.begin(Ledger(name, "acme", key="k_1"), [sys.argv[2]], 5_000_000)
 begun("expected")
-begun("draft").add(2_000_000)
+draft = begun("draft"); draft.add(1_500_000); draft.add(500_000)
 settled = begun("settled"); settled.add(1); settled.settle(3_000_000)
 batched = begun("batched"); batched.settle(7_000_000); batched.put_into(4)
 begun("gone").free()
