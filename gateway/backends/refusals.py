@@ -127,26 +127,23 @@ class RefusedKinds:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._kinds: OrderedDict[RefusedKind, tuple[float, int]] = OrderedDict()
-
-    def __bool__(self) -> bool:
-        """Return whether there are any."""
-        return bool(self._kinds)
+        self.kinds: OrderedDict[RefusedKind, tuple[float, int]] = OrderedDict()
+        """Until when, and of how many tools on; empty for nearly all tiers, which then need not be asked."""
 
     def note(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> None:
         """Remember that a request was refused; one that needs no capability is of no kind."""
         if needed:
-            self._kinds[_kind_of(tenant, body, needed)] = self._clock() + CALLERS_S, tools
-            if len(self._kinds) > _MOST:
-                self._kinds.popitem(last=False)
+            self.kinds[_kind_of(tenant, body, needed)] = self._clock() + CALLERS_S, tools
+            if len(self.kinds) > _MOST:
+                self.kinds.popitem(last=False)
 
     def has(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> bool:
         """Return whether such a request was refused in the last ten minutes; what is older is forgotten."""
         kind = _kind_of(tenant, body, needed)
-        until, least = self._kinds.get(kind, (inf, tools + 1))
+        until, least = self.kinds.get(kind, (inf, tools + 1))
         if until <= self._clock():
-            del self._kinds[kind]
-        return tools >= least and kind in self._kinds
+            del self.kinds[kind]
+        return tools >= least and kind in self.kinds
 
 
 def _kind_of(tenant: str, body: Mapping[str, object], needed: Set[str]) -> RefusedKind:

@@ -116,7 +116,7 @@ class Router:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
         tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
         health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in request.policy.ladder}
-        if refusing := [name for name in health if self._tiers[name].refused]:
+        if refusing := [name for name in health if self._tiers[name].refused.kinds]:
             self._pass_over(request, refusing, health)
         hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None

@@ -66,14 +66,14 @@ def test_a_kind_that_was_refused_is_remembered_for_a_while(need: str) -> None:
     now = [0.0]
     refused, asked = RefusedKinds(lambda: now[0]), {**ASKED, "response_format": {"type": "json_object"}}
     refused.note("a", ASKED, set(), 0)
-    assert not refused
+    assert not refused.kinds
     refused.note("a", asked, {need}, 2)
-    assert refused and refused.has("a", asked, {need}, 2) and refused.has("a", asked, {need}, 3)
+    assert refused.kinds and refused.has("a", asked, {need}, 2) and refused.has("a", asked, {need}, 3)
     assert not refused.has("a", asked, {need}, 1) and not refused.has("b", asked, {need}, 2)
     assert not refused.has("a", asked, {need, "n"}, 2) and not refused.has("a", {**asked, "seed": 1}, {need}, 2)
     assert not refused.has("a", {**asked, "response_format": {"type": "json_schema"}}, {need}, 2)
     now[0] = CALLERS_S
-    assert not refused.has("a", asked, {need}, 2) and not refused
+    assert not refused.has("a", asked, {need}, 2) and not refused.kinds
     for number in range(200):
         refused.note("a", {f"field{number}": 1}, {need}, 0)
     kept = [refused.has("a", {f"field{number}": 1}, {need}, 0) for number in range(200)]
