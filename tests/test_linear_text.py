@@ -29,7 +29,14 @@ from tests.support.wait import SLOWNESS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gateway", "routing", "cache", "policies")
-NOT_OF_CLIENTS = ("gateway.cli", "gateway.console", "gateway.config", "gateway.archive", "gateway.__main__", "policies")
+NOT_OF_CLIENTS = (
+    "gateway.cli",
+    "gateway.parts.console",
+    "gateway.config",
+    "gateway.parts.ledger",
+    "gateway.__main__",
+    "policies",
+)
 """What reads an operator's own files and commands."""
 TEXT = ("cache.text", "cache.semantic", "cache.planning", "cache.risk", "routing", "gateway.dialects", "gateway.chat")
 """Packages whose functions of strings are timed too."""

@@ -28,9 +28,9 @@ from cache.risk.comparison import AnswerComparer
 from cache.risk.label_errors import LabelErrors
 from cache.risk.statements import conflict, differ_in_one_place
 from cache.semantic.cross_encoder import LABEL_ERRORS, OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
-from gateway.cli.commands._flags import add_json_flag, add_state_flag, whole
-from gateway.fit.datasets import DataError
+from gateway.cli.flags import add_json_flag, add_state_flag, whole
 from gateway.measures.curves import Floats
+from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from routing.embedding.embedder import Embedder, load_embedder

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from cache.semantic.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from cache.semantic.decision import Blend, same_words
-from gateway.cli.commands._flags import add_json_flag, add_state_flag
-from gateway.fit.datasets import DataError
+from gateway.cli.flags import add_json_flag, add_state_flag
 from gateway.measures.curves import Floats, auroc
+from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder

@@ -23,9 +23,9 @@ from pathlib import Path
 from safetensors.numpy import save
 
 from cache.text.typos import SHEET, Level, table_of
-from gateway.cli.commands._flags import add_json_flag
-from gateway.fit.datasets import DataError
-from gateway.fit.libraries import require
+from gateway.cli.flags import add_json_flag
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.libraries import require
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command

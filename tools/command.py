@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
-from gateway.cli.commands._flags import HelpFormatter, add_note_flag
+from gateway.cli.flags import HelpFormatter, add_note_flag
 from gateway.exit_codes import Exit
-from gateway.fit.datasets import DataError
-from gateway.fit.libraries import LibraryMissing
-from gateway.fit.training.sheet import Remade
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.libraries import LibraryMissing
+from gateway.parts.fit.training.sheet import Remade
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
 from policies.errors import ConfigError

@@ -22,10 +22,10 @@ from rich.table import Table
 
 from cache.semantic.cross_encoder import LANGUAGE_OFFSETS, READ_LANGUAGES, READ_SCRIPTS, SHEET
 from cache.text.languages import ENGLISH, language_of
-from gateway.fit.datasets import DataError
-from gateway.fit.libraries import require
-from gateway.fit.training.logistic import fit_logistic
 from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.libraries import require
+from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.progress import OnProgress
 from gateway.report import NONE, table
 from routing.embedding.embedder import read_tokenizer

@@ -17,7 +17,7 @@ from random import Random
 
 from cache.text.guards import SWITCHED, Pair, Where
 from cache.text.languages import ENGLISH, language_of
-from gateway.fit.datasets import DataError
+from gateway.parts.fit.datasets import DataError
 from tools.question_families import QuestionFamily, family_pairs
 from tools.question_pairs import RULES, QuestionPair, clusters_of
 from tools.rewording import OTHER, SAME, as_typed

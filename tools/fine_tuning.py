@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.fit.libraries import LibraryMissing
+from gateway.parts.fit.libraries import LibraryMissing
 from routing.embedding.minilm_graph import HEADS
 
 if TYPE_CHECKING:

@@ -22,9 +22,9 @@ from random import Random
 from typing import Any, Literal
 
 from cache.semantic.cross_encoder import SHEET
-from gateway.cli.commands._flags import add_json_flag, add_seed_flag, add_state_flag
-from gateway.fit.datasets import digest_of
-from gateway.fit.training.sheet import Remade
+from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag
+from gateway.parts.fit.datasets import digest_of
+from gateway.parts.fit.training.sheet import Remade
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report
 from routing.embedding.embedder import load_embedder

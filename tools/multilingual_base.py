@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from cache.text.languages import ENGLISH
-from gateway.cli.commands._flags import add_json_flag, add_seed_flag, whole
-from gateway.fit.datasets import DataError, digest_of
-from gateway.fit.libraries import require
+from gateway.cli.flags import add_json_flag, add_seed_flag, whole
+from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.libraries import require
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from routing.embedding.embedder import package_file

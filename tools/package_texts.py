@@ -24,8 +24,8 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from cache.text.languages import ENGLISH
-from gateway.cli.commands._flags import add_json_flag
-from gateway.fit.datasets import DataError
+from gateway.cli.flags import add_json_flag
+from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command

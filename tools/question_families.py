@@ -30,7 +30,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gateway.fit.datasets import DataError
+from gateway.parts.fit.datasets import DataError
 from tools.question_pairs import QuestionPair
 from tools.rewording import OTHER, SAME, as_typed, sloppy
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.planning.eligibility import LONGEST_QUESTION
-from gateway.fit.datasets import DataError, read_pairs
+from gateway.parts.fit.datasets import DataError, read_pairs
 from tools.rewording import OTHER, SAME
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]

@@ -24,10 +24,10 @@ from safetensors.numpy import load_file, save_file
 
 from cache.semantic.cross_encoder import SHEET
 from cache.text.languages import ENGLISH
-from gateway.cli.commands._flags import add_json_flag, add_seed_flag, share_number, whole
-from gateway.fit.datasets import DataError, digest_of
-from gateway.fit.libraries import require
-from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.cli.flags import add_json_flag, add_seed_flag, share_number, whole
+from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.libraries import require
+from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report
 from routing.embedding.embedder import read_tokenizer

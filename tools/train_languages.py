@@ -24,10 +24,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from cache.text.languages import BUCKETS, ENGLISH, groups_of_letters
-from gateway.cli.commands._flags import add_json_flag, add_note_flag, add_seed_flag
-from gateway.fit.datasets import DataError, digest_of
-from gateway.fit.libraries import require
-from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
+from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.libraries import require
+from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 from cache import shipped_cross_encoder
 from cache.semantic.token_vectors import SHEET, TABLE, sha256_of
 from cache.semantic.unigram import UnigramTokenizer
-from gateway.cli.commands._flags import add_json_flag, add_note_flag, add_seed_flag, whole
-from gateway.fit.datasets import DataError
-from gateway.fit.libraries import one_thread, require
-from gateway.fit.training.sheet import Remade, data_sheet, write_artefact
+from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag, whole
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.libraries import one_thread, require
+from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command

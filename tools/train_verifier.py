@@ -26,12 +26,12 @@ from cache.text.normalized_question import gist
 from cache.text.pair_features import FEATURES, SIGNS, WordTable, features, leftover
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
-from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
-from gateway.fit.datasets import DataError
-from gateway.fit.embedding import Remembered
-from gateway.fit.libraries import one_thread, require
-from gateway.fit.training.sheet import Remade, data_sheet
+from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
 from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.embedding import Remembered
+from gateway.parts.fit.libraries import one_thread, require
+from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from gateway.fit.libraries import require
+from gateway.parts.fit.libraries import require
 from routing.embedding.embedder import package_file
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from gateway.fit.datasets import DataError
+from gateway.parts.fit.datasets import DataError
 from tools.question_families import SHIPPED as FAMILIES
 from tools.question_families import read_families
 

@@ -1,7 +1,7 @@
 """Steer requests whose budget runs out: how much of it is spent, where the ladder is capped, and how long batch waits.
 
 `routing.spending` has the rules; here are the figures that they go by. What tiers are worth the keeper of the ledger
-leaves in the store every few minutes (`gateway.archive.tier_worth`); a worker reads it twice a minute.
+leaves in the store every few minutes (`gateway.parts.ledger.tier_worth`); a worker reads it twice a minute.
 """
 
 from __future__ import annotations

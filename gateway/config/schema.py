@@ -576,7 +576,7 @@ class LocalModel(Section):
 
     @property
     def engine_options(self) -> tuple[str, ...]:
-        """The arguments of `gateway.cli.local_tier` that say how llama.cpp runs it, where they are not its defaults."""
+        """The arguments of `parts.local.local_tier` that say how llama.cpp runs it, where they are not its defaults."""
         said = {
             "--threads": self.threads, "--gpu-layers": self.gpu_layers, "--kv-cache": self.kv_cache,
             "--flash-attention": self.flash_attention, "--speculate": self.speculate, "--draft": self.draft,

@@ -6,7 +6,7 @@ with which the probability rises. A scorer that lacks a feature, or meets a valu
 so on unfamiliar evidence answers are ranked by the raw log-probability. What another verifier says (the agreement with
 a second sample, a judge, the deployment's scorer) has a scorer of its own. If none applies, the head returns None.
 
-An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `gateway.fit.training.confidence`
+An artefact is one JSON file: the numbers, their SHA-256 and the data sheet. `gateway.parts.fit.training.confidence`
 writes it.
 """
 

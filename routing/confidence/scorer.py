@@ -6,7 +6,7 @@ answers of one's own, and says nothing of texts that are mostly not written in L
 to leave alone, nor of beginnings where sets left out did not prove that it can. None ships: fitted to public answers it
 ranks those of other sets hardly better than their length does (routing/README.md).
 
-An artefact is one JSON file as a confidence head's. `gateway.fit.training.answer_scorer` writes it.
+An artefact is one JSON file as a confidence head's. `gateway.parts.fit.training.answer_scorer` writes it.
 """
 
 from __future__ import annotations

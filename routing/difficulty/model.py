@@ -13,7 +13,7 @@ the models in use shifts P(right) alone. Were it shifted too, requests that are 
 count among the easiest where the cheapest tier is hardly ever right.
 
 A request is in the domain where the ranking was good on what was left out of the fits: only kinds of which that holds
-have a domain (`gateway.fit.training.ranking_left_out`), and it ends where their labelled prompts do. Elsewhere the
+have a domain (`parts.fit.training.ranking_left_out`), and it ends where their labelled prompts do. Elsewhere the
 classifier abstains, and the policy's default decides. Where its kind's prompts are not even near, by the vector or by
 any of the counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an
 APGR of 0.45, the counts alone at 0.58).
@@ -22,7 +22,7 @@ An artefact of one's own (`tierline learn`) is a copy of another with `own_heads
 surface's own traffic.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the
-numbers' SHA-256). Reading one needs numpy and safetensors only; `gateway.fit.training.difficulty` writes it.
+numbers' SHA-256). Reading one needs numpy and safetensors only; `gateway.parts.fit.training.difficulty` writes it.
 """
 
 from __future__ import annotations

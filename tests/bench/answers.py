@@ -60,10 +60,10 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.caching.audit_judge import AuditJudge
 from gateway.cascade.daily_budget import DailyBudget
-from gateway.cli.commands._collect_model import local_model
 from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
-from gateway.fit.datasets import read_pairs
+from gateway.parts.fit.commands._collect_model import local_model
+from gateway.parts.fit.datasets import read_pairs
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder

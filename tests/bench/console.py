@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from gateway.archive.query import opened
+from gateway.parts.ledger.query import opened
 from tests.bench.command import bench_parser
 from tests.bench.console_files import RARE_ERROR, Say, Spread, multiply
 from tests.bench.measure import NotAsMeant

@@ -14,10 +14,10 @@ from typing import Final
 
 import duckdb
 
-from gateway.archive.columns import FEEDBACK, REQUESTS, Table
-from gateway.archive.folder import BASES, Place, quoted, segment_copy, segment_path
-from gateway.archive.query import hot_table, read_by_name, union_view
-from gateway.archive.segments import ReadSegments
+from gateway.parts.ledger.columns import FEEDBACK, REQUESTS, Table
+from gateway.parts.ledger.folder import BASES, Place, quoted, segment_copy, segment_path
+from gateway.parts.ledger.query import hot_table, read_by_name, union_view
+from gateway.parts.ledger.segments import ReadSegments
 
 Say = Callable[[str], None]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.fit.datasets import read_rows, sampled
+from gateway.parts.fit.datasets import read_rows, sampled
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import load_embedder
 from routing.features import features_of

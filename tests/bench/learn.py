@@ -24,11 +24,11 @@ import numpy as np
 import orjson
 
 from cache.store.redis_store import RedisStore
-from gateway.archive.folder import locked
-from gateway.archive.keeper import Keeper, Rotation
 from gateway.cli.main import main as tierline
-from gateway.fit.figures import interval
 from gateway.measures.curves import Blocks, Curve
+from gateway.parts.fit.figures import interval
+from gateway.parts.ledger.folder import locked
+from gateway.parts.ledger.keeper import Keeper, Rotation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder
 from routing.features import features_of_text

@@ -25,7 +25,7 @@ from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
-from gateway.cli.commands._flags import (
+from gateway.cli.flags import (
     add_embedding_flag,
     add_json_flag,
     add_seed_flag,
@@ -36,9 +36,9 @@ from gateway.cli.commands._flags import (
 )
 from gateway.config.schema import Limits
 from gateway.errors import InvalidRequest
-from gateway.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
-from gateway.fit.embedding import Remembered
 from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
+from gateway.parts.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from gateway.request.body import ChatBodies

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_state_flag
-from gateway.fit.figures import Interval
+from gateway.cli.flags import add_embedding_flag, add_json_flag, add_state_flag
 from gateway.measures.intervals import wilson
+from gateway.parts.fit.figures import Interval
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from routing.difficulty.model import DifficultyModel, shipped_artefact

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from gateway.cli.commands._flags import add_json_flag, add_seed_flag, add_state_flag, options_of, whole
-from gateway.fit.datasets import DataError, read_pairs, sampled
-from gateway.fit.evaluation.artefact import ServedArtefact
-from gateway.fit.evaluation.prompts import interval_json, percent
-from gateway.fit.figures import Interval, share
+from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, options_of, whole
 from gateway.measures.curves import Floats
+from gateway.parts.fit.datasets import DataError, read_pairs, sampled
+from gateway.parts.fit.evaluation.artefact import ServedArtefact
+from gateway.parts.fit.evaluation.prompts import interval_json, percent
+from gateway.parts.fit.figures import Interval, share
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from policies.loader import read_policy

@@ -16,8 +16,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.lab.policy_tests.format import Case, read_tests
-from gateway.lab.policy_tests.run import Coverage, PolicyUnderTest, Requests, run_test
+from gateway.parts.lab.policy_tests.format import Case, read_tests
+from gateway.parts.lab.policy_tests.run import Coverage, PolicyUnderTest, Requests, run_test
 from policies.loader import SHIPPED
 from tests.bench.command import bench_parser
 

@@ -24,8 +24,8 @@ from tests.support.gateway import ROOT
 
 KEPT = Path(__file__).with_name("ratchets.json")
 NOT_SERVING = (
-    "gateway.lab",
-    "gateway.fit",
+    "gateway.parts.lab",
+    "gateway.parts.fit",
     "gateway.measures",
     "gateway.progress",
     "gateway.report",

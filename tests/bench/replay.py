@@ -17,8 +17,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from gateway.archive.query import opened
-from gateway.lab.replay.run import Replayed, replay
+from gateway.parts.lab.replay.run import Replayed, replay
+from gateway.parts.ledger.query import opened
 from policies.model import Policy
 from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger

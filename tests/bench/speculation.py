@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import httpx2
 
-from gateway.cli.local.child import Child
-from gateway.cli.local.local_model import find_gguf, local_child
-from gateway.cli.local.state import claim
 from gateway.config.schema import LocalModel
+from gateway.parts.local.child import Child
+from gateway.parts.local.local_model import find_gguf, local_child
+from gateway.parts.local.state import claim
 
 EXAMPLE: Final = (
     "Text: Invoice INV-104 of 3 May 2025 from Harbour Supplies, Rotterdam, to Anna Visser: 3 brackets, 13.50 EUR.\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.archive.folder import segments_of
-from gateway.archive.query import opened
+from gateway.parts.ledger.folder import segments_of
+from gateway.parts.ledger.query import opened
 from tests.bench import console
 from tests.bench.console_files import Spread, multiply
-from tests.gateway.archive.test_keeper import keep, record
 from tests.gateway.telemetry.conftest import server, store
+from tests.parts.ledger.test_keeper import keep, record
 
 __all__ = ["server", "store"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache.risk.comparison import AnswerComparer
-from gateway.fit.datasets import read_pairs
+from gateway.parts.fit.datasets import read_pairs
 from gateway.progress import silent
 from tests.bench.exam.__main__ import main
 from tests.bench.exam.answers import answer_pairs, compared

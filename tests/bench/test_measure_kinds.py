@@ -10,7 +10,7 @@ import pytest
 
 from tests.bench.measure_kinds import EXAM, main, texts
 
-TRAINED = Path(__file__).parents[2] / "gateway" / "fit" / "training" / "wrappers.toml"
+TRAINED = Path(__file__).parents[2] / "gateway" / "parts" / "fit" / "training" / "wrappers.toml"
 
 
 def test_the_exam_has_no_template_that_was_fitted() -> None:

@@ -47,7 +47,7 @@ def test_the_chain_is_of_the_whole_tree() -> None:
     """Each module imports the next as it is imported itself; the console and the commands are in the graph."""
     imported = ratchets.imports()
     assert all(below in imported[above] for above, below in pairwise(ratchets.longest_chain(imported)))
-    assert {"gateway.pipeline", "gateway.console.server", "gateway.cli.commands.serve"} <= set(imported)
+    assert {"gateway.pipeline", "gateway.parts.console.server", "gateway.cli.commands.serve"} <= set(imported)
     assert "gateway.server.app" not in imported["gateway.cli.commands.serve"]  # imported inside a function
 
 

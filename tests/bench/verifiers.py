@@ -19,15 +19,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.cli.commands._flags import add_json_flag, add_seed_flag, add_state_flag, whole
-from gateway.fit.datasets import DataError, LabelledAnswer, LabelledRow, digest_of, read_rows, sampled
-from gateway.fit.evaluation.artefact import ServedArtefact
-from gateway.fit.figures import Interval, interval
-from gateway.fit.metrics import apgr
-from gateway.fit.training.answer_heads import fit_head
-from gateway.fit.training.answer_scorer import Answered, fit_scorer, pairs_of
-from gateway.fit.training.sheet import trained_on
+from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.measures.curves import Floats, calibration_error
+from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, digest_of, read_rows, sampled
+from gateway.parts.fit.evaluation.artefact import ServedArtefact
+from gateway.parts.fit.figures import Interval, interval
+from gateway.parts.fit.metrics import apgr
+from gateway.parts.fit.training.answer_heads import fit_head
+from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, pairs_of
+from gateway.parts.fit.training.sheet import trained_on
 from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
 from routing.confidence.agreement import ComparedAnswer, agreement_of

@@ -24,13 +24,13 @@ import httpx2
 import orjson
 
 from cache.store.redis_store import RedisStore
-from gateway.archive.live import LiveArchive
-from gateway.archive.query import opened
 from gateway.config.launch import Launch
-from gateway.console.access import ConsoleAccess
-from gateway.console.app import ConsoleApp
-from gateway.console.page import PolicyPlaces
-from gateway.lab.replay.run import replay
+from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.console.app import ConsoleApp
+from gateway.parts.console.page import PolicyPlaces
+from gateway.parts.lab.replay.run import replay
+from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.ledger.query import opened
 from policies.loader import made_policy
 from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml

@@ -8,11 +8,11 @@ from pathlib import Path
 import httpx2
 
 from cache.store.redis_store import RedisStore
-from gateway.archive.live import LiveArchive
 from gateway.config.launch import Launch
-from gateway.console.access import ConsoleAccess
-from gateway.console.app import ConsoleApp
-from gateway.console.page import PolicyPlaces
+from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.console.app import ConsoleApp
+from gateway.parts.console.page import PolicyPlaces
+from gateway.parts.ledger.live import LiveArchive
 from tests.browser.demo import RunningDemo
 
 ESCALATED = "surface=chat&is=escalated"

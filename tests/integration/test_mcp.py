@@ -19,8 +19,8 @@ from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from gateway.exit_codes import Exit
 from policies.loader import SHIPPED
-from tests.gateway.archive.test_live import becomes
-from tests.gateway.cli.recorded_requests import recorded_ledger
+from tests.parts.ledger.recorded_requests import recorded_ledger
+from tests.parts.ledger.test_live import becomes
 from tests.support.gateway import ROOT, Gateway
 from tests.support.store import LocalStore
 

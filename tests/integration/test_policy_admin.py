@@ -15,7 +15,7 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.registry.records import JUDGE
-from tests.gateway.cli.recorded_requests import recorded_ledger
+from tests.parts.ledger.recorded_requests import recorded_ledger
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.ports import free_port
 from tests.support.store import UNHURRIED, LocalStore, local_store

@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
-from gateway.lab.policy_tests.format import read_tests
+from gateway.parts.lab.policy_tests.format import read_tests
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway

@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.local.local_model import find_gguf
+from gateway.parts.local.local_model import find_gguf
 from tests.support.gateway import CHAT, ROOT, environment, free_port
 from tests.support.processes import children_of, command_line, descendants, is_alive
 from tests.support.template import run_command
@@ -205,7 +205,8 @@ def test_the_local_model_gives_what_the_cascade_needs_and_shows_nothing_else(who
 @pytest.mark.long
 def test_the_local_model_ends_with_its_parent() -> None:
     """Started by anything at all, it does not outlive what started it."""
-    model = f"{sys.executable} -m gateway.cli.local_tier --gguf {find_gguf(None)[0]} --port {free_port()} --parent $$"
+    tier = f"{sys.executable} -m gateway.parts.local.local_tier --parent $$"
+    model = f"{tier} --gguf {find_gguf(None)[0]} --port {free_port()}"
     pipe = subprocess.PIPE
     script = f"LLAMA_API_KEY=a-key {model} 2>/dev/null & echo $! ; wait"
     with subprocess.Popen(["sh", "-c", script], cwd=ROOT, stdout=pipe) as parent:

@@ -1,4 +1,4 @@
-"""A walk says what a gateway does: the same drafts, told to `gateway.lab.walk` and given by scripted models."""
+"""A walk says what a gateway does: the same drafts, told to `gateway.parts.lab.walk` and given by scripted models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from gateway.backends.script import ModelReply as Reply
 from gateway.backends.script import ToolCall, error_reply
-from gateway.lab.walk import STATUS, Draft, Surroundings, Walk, walk
+from gateway.parts.lab.walk import STATUS, Draft, Surroundings, Walk, walk
 from policies.loader import read_policy
 from routing.decide import DecisionInput, TierHealth
 from routing.features import features_of

@@ -59,8 +59,8 @@ print(json.dumps([[run(argv) for argv in json.loads(sys.argv[2])], elsewhere(sys
 _PLAN = """
 import sys
 from pathlib import Path
-from gateway.cli.local.plan import make_plan
-from gateway.cli.local.state import StateFolder
+from gateway.parts.local.plan import make_plan
+from gateway.parts.local.state import StateFolder
 from gateway.config.launch import Launch
 
 folder = Path(sys.argv[1])
@@ -217,14 +217,14 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (None, "ModuleNotFoundError: No module named 'gateway.fit.datasets'"),
+        (None, "ModuleNotFoundError: No module named 'gateway.parts.fit.datasets'"),
         ("from gateway.errors import nothing_of_this_name\n", "ImportError: cannot import name 'nothing_of_this_name'"),
     ],
     ids=["a module is not there", "a name is not there"],
 )
 def test_a_part_that_is_broken_is_not_said_to_be_left_out(text: str | None, says: str, copy: Copy) -> None:
     """Its commands are listed, and end with what Python says of the fault."""
-    module = copy.root / "gateway" / "fit" / "datasets.py"
+    module = copy.root / "gateway" / "parts" / "fit" / "datasets.py"
     with copy.without("fit/datasets.py"):
         if text is not None:
             module.write_text(text)

@@ -13,7 +13,7 @@ import yaml
 from gateway.cli.commands.policy.lint import Checks, fix
 from gateway.config.launch import Launch
 from gateway.config.schema import Deployment
-from gateway.lab.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence
+from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence
 from policies.loader import PolicySource
 
 CASES = Path(__file__).parent / "lint_cases"

@@ -8,8 +8,8 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.lab.explain.path import decision_lines
-from gateway.lab.walk import Draft, Surroundings, walk
+from gateway.parts.lab.explain.path import decision_lines
+from gateway.parts.lab.walk import Draft, Surroundings, walk
 from policies.model import Policy
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Left, Serve
 from routing.decide import Clamp, Decision, DecisionInput, TierHealth, clause_of, decide

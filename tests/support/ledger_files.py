@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
-from gateway.archive.columns import FEEDBACK, LABELS, REQUESTS, Row
-from gateway.archive.folder import TableFiles, add_bases
+from gateway.parts.ledger.columns import FEEDBACK, LABELS, REQUESTS, Row
+from gateway.parts.ledger.folder import TableFiles, add_bases
 from routing.decision_basis import DecisionBasis
 
 _SEGMENT = 50_000

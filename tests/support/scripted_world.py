@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.archive.columns import LEDGER, Row
+from gateway.parts.ledger.columns import LEDGER, Row
 from policies.expression import KINDS
 from policies.loader import made_policy
 from policies.model import Policy

@@ -12,7 +12,7 @@ from random import Random
 import pytest
 
 from cache.semantic.cross_encoder import CrossEncoder
-from gateway.fit.datasets import DataError
+from gateway.parts.fit.datasets import DataError
 from routing.embedding.embedder import read_tokenizer
 from tests.support.extras import needs
 from tools.make_cross_encoder import DoneOnce, main

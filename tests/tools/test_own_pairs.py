@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from cache.text.lexicon import lexicons
-from gateway.fit.datasets import LabelledPair, Messages, read_pairs
+from gateway.parts.fit.datasets import LabelledPair, Messages, read_pairs
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tools" / "pairs"

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from gateway.fit.datasets import DataError
+from gateway.parts.fit.datasets import DataError
 from tools.question_families import FamilyPair, family_pairs, read_families
 
 FAMILIES = """

@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from cache.semantic.cross_encoder import CrossEncoder
-from gateway.fit import libraries
-from gateway.fit.datasets import DataError
+from gateway.parts.fit import libraries
+from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
 from routing.embedding.embedder import package_file
 from tests.support.extras import needs

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_author_flag, author_of, duration, whole
-from gateway.cli.commands._store import add_registry_flags, with_store
+from gateway.cli.flags import add_author_flag, author_of, duration, whole
+from gateway.cli.store_flags import add_registry_flags, with_store
 from gateway.config.identity import NAME
 from gateway.keys.records import KeyRecord, OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why

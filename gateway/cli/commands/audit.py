@@ -16,8 +16,8 @@ import orjson
 from gateway.audit.entries import KINDS, StoredEntry, TrailEntry
 from gateway.audit.trail import AuditTrail, StreamCheck, TrailFilter
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
-from gateway.cli.commands._store import add_store_flags, with_store
+from gateway.cli.flags import Subparsers, add_command, duration, whole
+from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.report import print_json, printable
 

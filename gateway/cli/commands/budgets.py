@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, get_args
 
-from gateway.cli.commands._flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
-from gateway.cli.commands._store import add_store_flags, with_store
+from gateway.cli.flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
+from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why

@@ -19,8 +19,8 @@ from cache.scopes.tags import BadTags, parse
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.commands._cache_tables import draw_entry, draw_risks, draw_stats
-from gateway.cli.commands._flags import Subparsers, add_command
-from gateway.cli.commands._store import add_store_flags, gateway_url, with_store
+from gateway.cli.flags import Subparsers, add_command
+from gateway.cli.store_flags import add_store_flags, gateway_url, with_store
 from gateway.exit_codes import Exit
 from gateway.report import WIDE, console_of_stdout, print_json
 from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown

@@ -16,8 +16,8 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
-from gateway.cli.commands._flags import Subparsers, add_command, add_config_flags, launch_of
-from gateway.cli.local.gguf_header import NO_TEMPLATE, lacks_chat_template
+from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
+from gateway.cli.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.config.loader import default_config
 from gateway.config.schema import CloudAuth, Deployment, Keyed
 from gateway.config.warnings import findings_in

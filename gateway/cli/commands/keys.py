@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, duration, whole
 from gateway.cli.commands._owned import (
     add_change_flags,
     add_terms_flags,
@@ -24,7 +23,8 @@ from gateway.cli.commands._owned import (
     why_of,
     with_keys,
 )
-from gateway.cli.commands._store import add_registry_flags
+from gateway.cli.flags import Subparsers, add_command, duration, whole
+from gateway.cli.store_flags import add_registry_flags
 from gateway.config.environment import write_private
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.exit_codes import Exit

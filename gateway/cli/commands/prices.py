@@ -16,7 +16,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.cli.commands import CommandError, _price_diff
-from gateway.cli.commands._flags import add_command, add_json_flag, whole
+from gateway.cli.flags import add_command, add_json_flag, whole
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import (
     PROXIED,

@@ -6,7 +6,7 @@ import argparse
 import os
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, add_server_flags, launch_of
+from gateway.cli.flags import Subparsers, add_command, add_server_flags, launch_of
 from gateway.config.launch import CannotServe
 
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, duration
 from gateway.cli.commands._owned import (
     NOBODY,
     add_change_flags,
@@ -20,7 +19,8 @@ from gateway.cli.commands._owned import (
     why_of,
     with_keys,
 )
-from gateway.cli.commands._store import add_registry_flags
+from gateway.cli.flags import Subparsers, add_command, duration
+from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
 from gateway.keys.records import OwnerRecord, public, team_of
 from gateway.keys.registry import KeyRegistry, KeysRefused

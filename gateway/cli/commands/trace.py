@@ -12,9 +12,9 @@ from rich.console import Console
 
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import Subparsers, add_command, whole
-from gateway.cli.commands._records import find
-from gateway.cli.commands._request_list import (
+from gateway.cli.flags import Subparsers, add_command, whole
+from gateway.cli.records import find
+from gateway.cli.request_list import (
     add_filter_flags,
     add_tail_flags,
     filter_of,
@@ -22,7 +22,7 @@ from gateway.cli.commands._request_list import (
     print_requests,
     tail,
 )
-from gateway.cli.commands._store import add_store_flags, files_of_store, with_store
+from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, key_of

@@ -14,10 +14,10 @@ import numpy as np
 from rich.table import Table
 
 from cache.risk.comparison import ALIKE, AnswerComparer
-from gateway.cli.commands._flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
-from gateway.fit.datasets import DataError
-from gateway.fit.embedding import Remembered
+from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.measures.curves import Flags
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED

@@ -18,7 +18,7 @@ from rich.table import Table
 
 from cache.risk.comparison import AnswerComparer
 from cache.risk.control import RiskControl
-from gateway.fit.embedding import Remembered
+from gateway.parts.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.cache_stream import Stream, StreamGate, Truth, near_neighbours, rates

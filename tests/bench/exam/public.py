@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from gateway.fit.datasets import DataError, read_pairs
+from gateway.parts.fit.datasets import DataError, read_pairs
 from tests.bench.exam.questions import ExamPair
 
 RANDOM: Final = 1_500

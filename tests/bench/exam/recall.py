@@ -18,7 +18,7 @@ from cache.entry import IndexRecord
 from cache.index.replica import ReplicaIndex
 from cache.semantic.decision import Shortlist, shortlist
 from cache.semantic.matcher import NEIGHBOURS
-from gateway.fit.embedding import Remembered
+from gateway.parts.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.exam.questions import ExamPair

@@ -17,7 +17,7 @@ from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import AttemptResult, AttemptRun
 from gateway.cascade.streaming import LiveStream
 from gateway.config.schema import BackendConfig
-from gateway.lab.walk import Draft, Surroundings, walk
+from gateway.parts.lab.walk import Draft, Surroundings, walk
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Trace

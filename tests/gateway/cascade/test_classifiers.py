@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from cache.store.base import Command
-from gateway.fit.learning.own_artefact import save_own
+from gateway.parts.fit.learning.own_artefact import save_own
 from gateway.telemetry.decisions import BASES
 from policies.errors import ConfigError
 from policies.loader import CLASSIFIER_SHEET

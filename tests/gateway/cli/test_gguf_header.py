@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.local.gguf_header import lacks_chat_template
-from gateway.cli.local.local_model import find_gguf
-from gateway.cli.local.plan import _tier_state
-from gateway.cli.local.state import StateFolder, Up
+from gateway.cli.gguf_header import lacks_chat_template
 from gateway.config.schema import BackendConfig, TierConfig
+from gateway.parts.local.local_model import find_gguf
+from gateway.parts.local.plan import _tier_state
+from gateway.parts.local.state import StateFolder, Up
 
 LIST_OF_TEXTS = struct.pack("<IQ", 8, 2) + b"".join(struct.pack("<Q", 1) + text for text in (b"a", b"b"))
 

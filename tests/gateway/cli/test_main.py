@@ -15,7 +15,7 @@ import pytest
 
 from gateway.cli import main as cli
 from gateway.cli.commands import CommandError, policy
-from gateway.cli.commands._flags import add_server_flags
+from gateway.cli.flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
 from policies.errors import ConfigError, Problem

@@ -13,7 +13,7 @@ from gateway.cli.main import main
 from gateway.registry.records import Version
 from gateway.registry.registry import PolicyRegistry
 from policies.loader import read_policy
-from tests.gateway.cli.recorded_requests import recorded_ledger
+from tests.parts.ledger.recorded_requests import recorded_ledger
 from tests.policies.conftest import CHAT
 from tests.support.store import UNHURRIED, local_store
 

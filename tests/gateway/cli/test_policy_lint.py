@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from cache.planning.eligibility import why_not_any
-from gateway.archive.folder import BASES
-from gateway.archive.query import opened
 from gateway.cli.main import main
-from gateway.lab.evidence import KeptOut, evidence_of
+from gateway.parts.lab.evidence import KeptOut, evidence_of
+from gateway.parts.ledger.folder import BASES
+from gateway.parts.ledger.query import opened
 from gateway.telemetry import names
 from policies.codes import CODES
 from policies.loader import SHIPPED, read_policy

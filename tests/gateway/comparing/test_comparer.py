@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.archive.folder import locked
-from gateway.archive.keeper import Keeper, Rotation
-from gateway.archive.query import ask, opened
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.comparing.comparer import Comparer
+from gateway.parts.ledger.folder import locked
+from gateway.parts.ledger.keeper import Keeper, Rotation
+from gateway.parts.ledger.query import ask, opened
 from gateway.telemetry import label
 from tests.support.app import InProcess, in_process
 from tests.support.store import UNHURRIED, LocalStore, local_store

@@ -17,11 +17,11 @@ import redis
 
 from cache.store.base import Write
 from cache.store.redis_store import RedisStore
-from gateway.archive.folder import locked
-from gateway.archive.keeper import Keeper, Rotation
-from gateway.archive.query import ask, opened
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.cli.main import main
+from gateway.parts.ledger.folder import locked
+from gateway.parts.ledger.keeper import Keeper, Rotation
+from gateway.parts.ledger.query import ask, opened
 from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
 from policies.learn import Learn

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.local.child import without_secrets
-from gateway.cli.local.state import claim
 from gateway.config.launch import Launch
+from gateway.parts.local.child import without_secrets
+from gateway.parts.local.state import claim
 from policies.errors import ConfigError
 from tests.support.app import in_process
 from tests.support.gateway import config, write_deployment

@@ -12,14 +12,14 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.archive.live import LiveArchive
-from gateway.archive.usage import UsageQuery, usage_of
 from gateway.audit.entries import BUDGETS
 from gateway.audit.trail import AuditTrail, TrailFilter
 from gateway.cli.main import main
 from gateway.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.ledger.usage import UsageQuery, usage_of
 from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
 from gateway.quotas.alerts import MARK
 from gateway.quotas.leases import Demand, Entered, QuotaLeases

@@ -16,12 +16,12 @@ from starlette.requests import Request
 
 from gateway.config.identity import IdentityConfig
 from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
-from gateway.console.access import ConsoleAccess
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
 from gateway.http.api import gatekeeper
 from gateway.keys.identities import Identities
 from gateway.keys.roles import EDITOR, NOBODY
+from gateway.parts.console.access import ConsoleAccess
 from gateway.request.access import Callers, is_operator
 
 

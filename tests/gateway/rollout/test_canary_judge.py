@@ -17,9 +17,9 @@ import pytest
 
 from cache.store.base import Append, Command
 from cache.store.redis_store import RedisStore
-from gateway.archive.folder import locked
-from gateway.archive.keeper import Keeper, Rotation
-from gateway.cli.commands.policy.judge import earlier
+from gateway.parts.ledger.commands.policy_judge import earlier
+from gateway.parts.ledger.folder import locked
+from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.registry.checks import checked
 from gateway.registry.records import JUDGE, InForce, Mode
 from gateway.registry.registry import PolicyRegistry

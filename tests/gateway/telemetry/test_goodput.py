@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.lab.replay.figures import Results, good
+from gateway.parts.lab.replay.figures import Results, good
 from gateway.rollout.trial import Trial
 from gateway.telemetry.goodput import answered, ending_of, no_answer, was_good
 from gateway.telemetry.ledger import PLAYGROUND

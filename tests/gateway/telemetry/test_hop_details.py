@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.console.facts import facts_of
+from gateway.parts.console.facts import facts_of
 from gateway.telemetry import names
 from gateway.telemetry.reasons import explain
 from policies.model import Rules

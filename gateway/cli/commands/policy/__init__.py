@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from gateway.cli.commands import help_texts
-from gateway.cli.commands._flags import Subparsers, add_command
+from gateway.cli.flags import Subparsers, add_command
 
 ACTIONS: Final = tuple(name.removeprefix("policy ") for name in help_texts() if name.startswith("policy "))
 """The actions, in the order of `--help`."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import author_of
-from gateway.cli.commands.policy._registry import add_change_flags, change, deployment_of
+from gateway.cli.flags import author_of
+from gateway.cli.policy_registry import add_change_flags, change, deployment_of
 
 if TYPE_CHECKING:
     from gateway.registry.records import InForce

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import author_of, launch_of
-from gateway.cli.commands.policy._bound import bound_to
-from gateway.cli.commands.policy._registry import (
+from gateway.cli.flags import author_of, launch_of
+from gateway.cli.policy_registry import (
     add_change_flags,
     check_in_use,
     deployment_of,
@@ -25,10 +24,11 @@ from gateway.cli.commands.policy._registry import (
     with_registry,
 )
 from gateway.exit_codes import Exit
-from gateway.lab.policy_tests.format import SUFFIXES, read_tests
-from gateway.lab.policy_tests.report import text_lines
-from gateway.lab.policy_tests.run import run_files
-from gateway.lab.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
+from gateway.parts.lab.commands._bound import bound_to
+from gateway.parts.lab.policy_tests.format import SUFFIXES, read_tests
+from gateway.parts.lab.policy_tests.report import text_lines
+from gateway.parts.lab.policy_tests.run import run_files
+from gateway.parts.lab.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from gateway.registry.apply import How, apply_file
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy

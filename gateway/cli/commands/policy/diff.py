@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import duration
-from gateway.cli.commands._store import add_registry_flags, ledger_folder, take_running
-from gateway.cli.commands.policy._policies import policy_of
-from gateway.cli.commands.policy._recorded import deployed_as
+from gateway.cli.flags import duration
+from gateway.cli.policy_files import policy_of
+from gateway.cli.recorded_policies import deployed_as
+from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show, table
@@ -28,7 +28,7 @@ from policies.yaml_source import Document
 from routing.decision_basis import BasisError, DecisionBasis
 
 if TYPE_CHECKING:
-    from gateway.lab.replay.starts import StartMoves
+    from gateway.parts.lab.replay.starts import StartMoves
 
 _WIDTH: Final = 120
 _HEADINGS: Final = {"rewritten": "written differently, the same meaning", "aside": "rules nothing in force"}
@@ -122,10 +122,10 @@ def _moves(
     before: Policy, after: Policy, folder: Path, oldest: float, on_progress: OnProgress
 ) -> tuple[StartMoves, list[str]]:
     """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
-    from gateway.archive.folder import ArchiveError
-    from gateway.archive.query import opened
-    from gateway.lab.replay.records import Which
-    from gateway.lab.replay.starts import start_moves
+    from gateway.parts.lab.replay.records import Which
+    from gateway.parts.lab.replay.starts import start_moves
+    from gateway.parts.ledger.folder import ArchiveError
+    from gateway.parts.ledger.query import opened
 
     notes: list[str] = []
 

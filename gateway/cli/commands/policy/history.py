@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gateway.cli.commands._flags import whole
-from gateway.cli.commands._store import add_registry_flags
-from gateway.cli.commands.policy._registry import when, with_registry, wrapped
+from gateway.cli.flags import whole
+from gateway.cli.policy_registry import when, with_registry, wrapped
+from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
 from gateway.registry.view import history_of
 from gateway.report import print_json

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._flags import add_json_flag, duration
+from gateway.cli.flags import add_json_flag, duration
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.report import print_json
@@ -27,7 +27,7 @@ from policies.yaml_source import Document
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
-    from gateway.lab.evidence import LintEvidence
+    from gateway.parts.lab.evidence import LintEvidence
 
 _MOST_FIXES = 200
 
@@ -61,9 +61,9 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{path}: no policy files (*.yaml) here")
     if args.since is None and args.ledger is None:
         return _run(args, form, Checks(paths, deployment, source))
-    from gateway.archive.folder import ArchiveError
-    from gateway.archive.query import QueryError, opened
-    from gateway.lab.evidence import evidence_of
+    from gateway.parts.lab.evidence import evidence_of
+    from gateway.parts.ledger.folder import ArchiveError
+    from gateway.parts.ledger.query import QueryError, opened
 
     folder = args.ledger or Path(".state") / "ledger"
     if args.ledger is None and deployment is not None:
@@ -144,7 +144,7 @@ class Checks:
     def _findings_of(self, policy: Policy, document: Document) -> Iterator[Problem]:
         yield from findings_in(policy, document, self._deployment)
         if self._evidence is not None:
-            from gateway.lab.evidence import lint_against
+            from gateway.parts.lab.evidence import lint_against
 
             yield from (document.locate(finding) for finding in lint_against(policy, self._evidence(policy)))
 

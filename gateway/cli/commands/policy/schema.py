@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the schema. Raises CommandError."""
     if args.tests:
-        from gateway.lab.policy_tests.schema import tests_schema_text
+        from gateway.parts.lab.policy_tests.schema import tests_schema_text
 
         text = tests_schema_text()
     else:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from gateway.cli.commands._store import add_registry_flags
-from gateway.cli.commands.policy._registry import when, with_registry
+from gateway.cli.policy_registry import when, with_registry
+from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
 from gateway.registry.view import shown
 from gateway.report import print_json

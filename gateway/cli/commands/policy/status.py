@@ -8,8 +8,8 @@ import time
 from typing import Any, Final, NoReturn
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._store import add_registry_flags
-from gateway.cli.commands.policy._registry import when, with_registry, wrapped
+from gateway.cli.policy_registry import when, with_registry, wrapped
+from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
 from gateway.registry.view import status_of
 from gateway.report import print_json

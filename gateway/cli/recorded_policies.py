@@ -1,0 +1,57 @@
+"""Find recorded requests in the ledger, and what they were decided by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from gateway.cli.commands import CommandError
+from policies.loader import made_policy
+from policies.model import Policy
+from routing.decide import DecisionInput
+from routing.decision_basis import BasisError, DecisionBasis
+from routing.decision_record import unnamed
+
+_ONE: Final = (
+    "SELECT r.given, b.basis::VARCHAR FROM requests r LEFT JOIN bases b ON b.id = r.basis "
+    "WHERE request_id = $request ORDER BY started_s DESC LIMIT 1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedRequest:
+    """One recorded request: the input of its decision, and what that was made by."""
+
+    given: DecisionInput
+    basis: DecisionBasis
+
+
+def recorded(folder: Path, request: str) -> RecordedRequest:
+    """Return the request of that id in the ledger's files. Raises CommandError."""
+    from gateway.parts.ledger.folder import ArchiveError
+    from gateway.parts.ledger.query import ask, opened
+
+    try:
+        with opened(folder) as database:
+            row = ask(database, _ONE, {"request": request}).fetchone()
+        if row is None:
+            raise CommandError(f"{folder} has no request {request!r}; `tierline ledger tail` lists the latest")
+        given, blob = row
+        if given is None or blob is None:
+            raise CommandError(f"nothing was decided for {request}: it was answered from the store, or refused before")
+        basis = DecisionBasis.decode(blob.encode())
+        return RecordedRequest(basis.input_of(unnamed(given)), basis)
+    except (ArchiveError, BasisError) as error:
+        raise CommandError(str(error)) from None
+
+
+def deployed_as(basis: DecisionBasis, policy: Policy) -> tuple[Policy, list[str]]:
+    """Return the policy as the deployment of the records would have had it, and its tiers that they know nothing of."""
+    known = {tier.name for tier in basis.tiers}
+    unconfigured = {name: tier for name, tier in basis.policy.unconfigured.items() if name in policy.tiers}
+    ladder = tuple(name for name in policy.tiers if name in known)
+    deployed: dict[str, Any] = {"ladder": ladder, "unconfigured": unconfigured}
+    there = {*known, *unconfigured}
+    unknown = [name for name in policy.tiers_with(there) if name not in there]
+    return made_policy(policy.content, Path(policy.label), deployed), unknown

@@ -1,0 +1,85 @@
+"""Read whole requests of a test: their difficulty by the shipped classifier, and whether two share a stored answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
+
+from cache import shipped_cross_encoder
+from cache.planning.plan import Planner
+from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.decision import UNREAD, decide_by, default_threshold
+from cache.semantic.turns import TurnScorer, turn_by_turn
+from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
+from gateway.parts.lab.policy_tests.case import Request
+from routing.conversation import rated_in_conversation
+from routing.difficulty.model import DifficultyModel, shipped_artefact
+from routing.features import features_of, room_needed
+from routing.shortening import shorter_input
+
+if TYPE_CHECKING:
+    from cache.planning.plan import CachePlan
+    from policies.caching import SemanticCache
+    from policies.model import Policy
+
+_TENANT: Final = "tests"
+
+
+@cache
+def classifier() -> DifficultyModel:
+    """Return the difficulty classifier that ships."""
+    return DifficultyModel.load(shipped_artefact(EMBEDDING), embedder())
+
+
+@cache
+def _cross_encoder() -> TurnScorer:
+    return TurnScorer(CrossEncoder.load(shipped_cross_encoder()))
+
+
+def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
+    """Return a whole request with its features, and its difficulty as the classifier rates it."""
+    if policy.input is not None:
+        texts = shorter_input(body["messages"], policy.input).texts
+        messages = [{**one, "content": texts[i]} if i in texts else one for i, one in enumerate(body["messages"])]
+        body = {**body, "messages": messages}
+    difficulty, features = rated_in_conversation(policy, classifier(), embedder(), features_of(body))
+    return Request(features, body, {"room": room_needed(body)}, difficulty)
+
+
+def why_not_together(policy: Policy, one: Request, other: Request) -> str:
+    """Return why the stored answer of `one` would not be served for `other`, or '' if it would."""
+    cached = embedder()
+    planner = Planner(b"", cached.name, cached.whole_chars, {}, lambda _, __: 0, by_turns=True)
+    plans = [planner.plan(of.body, policy, _TENANT, of.features, model=policy.surface) for of in (one, other)]
+    ours, theirs = plans
+    if ours.keys is None or theirs.keys is None:
+        return ours.reason or theirs.reason
+    if policy.cache.exact is not None and ours.keys.key == theirs.keys.key:
+        return ""
+    if why := ours.why_not_semantic() or theirs.why_not_semantic():
+        return why
+    if ours.keys.partition != theirs.keys.partition:
+        return "another context"
+    assert policy.cache.semantic is not None  # noqa: S101  (why_not_semantic is not empty without it)
+    return _why_not_same(policy.cache.semantic, ours, theirs)
+
+
+def _why_not_same(semantic: SemanticCache, ours: CachePlan, theirs: CachePlan) -> str:
+    """Return why two questions of one partition do not share an answer: by guards, verifier and cross-encoder."""
+    assert ours.keys is not None and theirs.keys is not None  # noqa: S101  (plans with keys are passed)
+    stored, asked = ours.keys.question or "", theirs.keys.question or ""
+    vectors = embedder().embed([ours.keys.user_turns or stored, theirs.keys.user_turns or asked])
+    screening = semantic.verify == "default"
+    scorer = None if semantic.verify == "none" else verifier()
+    decide = turn_by_turn(decide_by(semantic, scorer, screening=screening), semantic)
+    verdict = decide(stored, asked, float(vectors[0] @ vectors[1]))
+    if verdict.refused or verdict.stage == "rule":
+        return verdict.refused
+    score, strict = verdict.score, None
+    if screening:
+        score, strict = _cross_encoder().scores([(stored, asked)])[0], _cross_encoder().strict
+        if score == UNREAD:
+            return "guard: unknown_token"
+    least = default_threshold(semantic, scorer, screening=screening, strict=strict)
+    return "" if score >= least else f"score {score:.3f} < {least:.3f}"

@@ -1,0 +1,173 @@
+"""Decide what `tierline up` starts, from the config, the environment and the command line; gather the banner's facts.
+
+Mistakes that a user can make are found here, before the first process is started, and raise CannotStart.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gateway.cli.gguf_header import NO_TEMPLATE, lacks_chat_template
+from gateway.config.launch import Launch
+from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
+from gateway.config.schema import LOCAL_URL, Deployment, TierConfig
+from gateway.keys.minting import SECRET as KEY_SECRET
+from gateway.parts.local import CannotStart
+from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
+from gateway.parts.local.child import Child, ChildSpec
+from gateway.parts.local.local_model import NAME as LOCAL
+from gateway.parts.local.local_model import find_gguf, local_child
+from gateway.parts.local.roles import CONSOLE, Listen, Roles
+from gateway.parts.local.state import StateFolder, Up, free_port, why_not_listen
+from gateway.parts.local.store_child import NAME as STORE
+from gateway.parts.local.store_child import store_child
+from gateway.parts.standard import part_missing_for
+
+EMBEDDED = "embedded Valkey"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The children in the order in which they depend on each other, and the deployment as the gateway will read it."""
+
+    specs: tuple[ChildSpec, ...]
+    up: Up
+    deployment: Deployment
+    config_shipped: bool = False
+
+
+def make_plan(launch: Launch, state: StateFolder, console_port: int | None = None) -> Plan:
+    """Decide what to start; `console_port` is in place of the config's. Raises CannotStart, and ConfigError."""
+    deployment = launch.deployment(os.environ)
+    if console_port is not None:
+        own = deployment.console.model_copy(update={"port": console_port})
+        deployment = deployment.model_copy(update={"console": own})
+    listen = _listen(deployment, launch.workers)
+    listens = deployment.model_copy(update={"port": listen.port}).addresses
+    specs: list[ChildSpec] = []
+    extra_env = {"TIERLINE_STATE": str(state.path)}
+    if not deployment.store.url:
+        spec, extra_env["TIERLINE_STORE_URL"] = store_child(state, deployment.store.memory)
+        specs.append(spec)
+    if deployment.wants_local_model:
+        spec, extra_env[LOCAL_URL], extra_env[LOCAL_KEY] = local_child(deployment.local_model, state)
+        extra_env[LOCAL_CONTEXT] = str(deployment.local_model.context)
+        specs.append(spec)
+        if not os.environ.get("TIERLINE_LOCAL_MODEL"):
+            # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
+            _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
+    store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
+    known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
+    roles = Roles(launch, state, store_url, deployment.ledger.folder or state.path / "ledger", known)
+    if deployment.ledger.keep and part_missing_for("ledger") is None:
+        specs.append(roles.keeper())
+    if deployment.policies.source == "store" and part_missing_for("policy judge") is None:
+        specs.append(roles.judge())
+    specs.append(roles.gateway(listen, listens, extra_env))
+    console = _console(deployment)
+    if console is not None:
+        own = deployment.console
+        secret = own.login.client_secret_env if own.login is not None else None
+        keys = (own.key_env, own.viewer_key_env, own.admin_key_env, own.gateway_key_env, secret, KEY_SECRET)
+        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
+        specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
+    deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
+    local_base_url = extra_env.get(LOCAL_URL)
+    admin = deployment.admin
+    up = Up(
+        url=listen.url,
+        store_url=store_url,
+        local_base_url=local_base_url,
+        pid=os.getpid(),
+        admin_url=admin.url if admin else None,
+        admin_key_env=admin.key_env if admin else None,
+        console_url=console.url if console else None,
+        config=str(launch.config.resolve()) if launch.config else None,
+        policies=str(launch.policies.resolve()) if launch.policies else None,
+    )
+    return Plan(tuple(specs), up, deployment, launch.config is None)
+
+
+def _listen(deployment: Deployment, workers: int) -> Listen:
+    host, port = deployment.host, deployment.port
+    try:
+        port = port or free_port(host)
+    except OSError as error:
+        raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
+    if reason := why_not_listen(host, port):
+        raise CannotStart(f"cannot listen on {host} port {port}: {reason} (choose another with --port)")
+    admin = deployment.admin
+    if admin is not None and (reason := why_not_listen(admin.host, admin.port)):
+        raise CannotStart(f"cannot listen on {admin.host} port {admin.port}: {reason} (choose another: admin.port)")
+    return Listen(host, port, workers)
+
+
+def _console(deployment: Deployment) -> Listen | None:
+    """Return where the console will listen: at a free port where another program has its own. None for no console."""
+    config = deployment.console
+    if not config.enabled or part_missing_for("console") is not None:
+        return None
+    try:
+        port = config.port if config.port and not why_not_listen(config.host, config.port) else free_port(config.host)
+    except OSError as error:
+        raise CannotStart(f"the console cannot listen on {config.host}: {error.strerror or error}") from error
+    return Listen(config.host, port, 1)
+
+
+async def gather_facts(
+    plan: Plan, surfaces: Sequence[str], state: StateFolder, children: Sequence[Child]
+) -> BannerFacts:
+    """Return the facts for the banner, once all children are up; an external store is sent a PING."""
+    ready = {child.spec.name: child.ready for child in children}
+    tenants = plan.deployment.tenants.values()
+    return BannerFacts(
+        url=plan.up.url,
+        tiers=[
+            BannerRow(tier.name, _tier_state(tier, plan.up, ready, state, plan.deployment.local_model.gguf))
+            for tier in plan.deployment.tiers
+        ],
+        store=await _store_state(plan.up.store_url, ready, state),
+        surfaces=surfaces,
+        default_surface=plan.deployment.default_surface,
+        state=f"{state.path} (logs in {state.logs})",
+        console=plan.up.console_url if ready.get(CONSOLE) else None,
+        config_shipped=plan.config_shipped,
+        key_env=None if plan.deployment.keyless else next((name for one in tenants for name in one.key_env), OWN_KEY),
+    )
+
+
+def _tier_state(tier: TierConfig, up: Up, ready: Mapping[str, bool], state: StateFolder, gguf: Path | None) -> str:
+    if tier.unconfigured_reason:
+        return f"unconfigured: {tier.unconfigured_reason}"
+    models = [(backend.model, backend.base_url) for backend in tier.backends if backend.configured]
+    if up.local_base_url and _is_local(tier, up.local_base_url):
+        model = next(model for model, base_url in models if base_url == up.local_base_url)
+        doubt = f", which {NO_TEMPLATE}" if gguf is not None and lacks_chat_template(gguf) else ""
+        return f"ready: {model}, on this machine{doubt}" if ready[LOCAL] else f"not ready: see {state.log('local')}"
+    return "configured: " + ", ".join(f"{model} at {url}" if url else f"{model}, scripted" for model, url in models)
+
+
+def _is_local(tier: TierConfig, local_base_url: str) -> bool:
+    return any(backend.base_url == local_base_url for backend in tier.backends)
+
+
+async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) -> str:
+    from cache.store.base import StoreUnavailable
+    from cache.store.redis_store import RedisStore  # imported here: it takes time, and most of this module needs none
+
+    where = RedisStore.from_url(url).where
+    if STORE in ready:
+        status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
+        return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
+    store = RedisStore.from_url(url)
+    try:
+        await store.ping()
+        nodes = store.state().nodes
+    except StoreUnavailable as error:
+        return f"degraded: {where} ({error}); requests are answered without the caches"
+    finally:
+        await store.aclose()
+    return f"ready: {where}" + (f", a cluster of {nodes} nodes" if nodes > 1 else "")

@@ -1,0 +1,129 @@
+"""A classifier of one's own: fitted on top of the shipped one, measured on later conversations, served like any."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.learning.labels import OwnLabels, chosen_labels, held_out
+from gateway.parts.fit.learning.measured import measured
+from gateway.parts.fit.learning.own_artefact import save_own
+from gateway.parts.fit.learning.own_fit import fit_own
+from gateway.progress import silent
+from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
+from routing.difficulty.text_statistics import counts_of, read
+from routing.embedding.embedder import StaticEmbedder, bounded
+from routing.features import features_of_text
+from tests.support.strange_models import Language
+
+LANGUAGE = Language.made(7, words=50)
+KINDS = 5
+
+
+@pytest.fixture(scope="module")
+def embedder() -> StaticEmbedder:
+    return StaticEmbedder.load()
+
+
+@pytest.fixture(scope="module")
+def shipped(embedder: StaticEmbedder) -> DifficultyModel:
+    return DifficultyModel.load(shipped_artefact("static"), embedder)
+
+
+def labels_of(count: int, embedder: StaticEmbedder, model: DifficultyModel) -> tuple[OwnLabels, list[str]]:
+    """Judged prompts of the strange language, and their texts."""
+    chance = random.Random(3)
+    prompts = [LANGUAGE.prompt(chance) for _ in range(count)]
+    vectors, features = embedder.embed(prompts), [features_of_text(prompt) for prompt in prompts]
+    rated = [model.assess(vector, one) for vector, one in zip(vectors, features, strict=True)]
+    labels = OwnLabels(
+        np.array([f"req_{i}" for i in range(count)]),
+        np.array(["default"] * count),
+        np.arange(count, dtype=np.float64),
+        np.arange(count) // 2,
+        np.array([[LANGUAGE.is_right(prompt, model) for model in (0, 1)] for prompt in prompts], np.float64),
+        np.array([one.p_right for one in rated]),
+        np.array([one.in_domain for one in rated]),
+        vectors.astype(np.float64),
+        np.array([counts_of(one, read(bounded(one.text))) for one in features], np.float64),
+    )
+    return labels, prompts
+
+
+@pytest.fixture(scope="module")
+def labelled(embedder: StaticEmbedder, shipped: DifficultyModel) -> tuple[OwnLabels, list[str]]:
+    return labels_of(360, embedder, shipped)
+
+
+def test_it_ranks_what_the_shipped_classifier_cannot(
+    labelled: tuple[OwnLabels, list[str]], embedder: StaticEmbedder, shipped: DifficultyModel, tmp_path: Path
+) -> None:
+    """On later conversations, none of which it was fitted to; served from its artefact it says the very same."""
+    labels, prompts = labelled
+    held = held_out(labels)
+    assert not set(labels.conversation[held]) & set(labels.conversation[~held])
+    assert labels.at[~held].max() < labels.at[held].min() and 0.25 < held.mean() < 0.35
+    fitted = fit_own(labels.take(~held), KINDS, 0, silent)
+    figures = measured(labels.take(held), fitted.heads, 0)
+    assert figures.verdict == "" and figures.labels == held.sum()
+    assert figures.own.apgr.value > 0.6 > 0.56 > figures.other.apgr.value
+    assert figures.own.auroc.value > 0.65 and figures.own.ece.hi < 0.2
+    folder = save_own(shipped_artefact("static"), fitted.heads, tmp_path, "chat", {"what": "a test"})
+    served = DifficultyModel.load(folder, embedder)
+    assert served.version != shipped.version and folder.name == f"chat-{served.version}"
+    expected = fitted.heads.p_right(labels.vectors, labels.counts, labels.p_right, labels.in_domain)
+    near = fitted.heads.near(labels.vectors)
+    assert near.mean() > 0.95
+    for i in np.flatnonzero(near)[::40]:
+        rated = served.assess(embedder.embed([prompts[i]])[0], features_of_text(prompts[i]))
+        assert rated.in_domain and rated.p_right == pytest.approx(expected[i], abs=1e-4)
+        assert rated.quantile is not None and rated.kind in served.kinds
+    far = "What is the capital of France, and since when?"
+    vector = embedder.embed([far])[0]
+    assert not fitted.heads.near(vector)
+    assert served.assess(vector, features_of_text(far)).p_right == shipped.assess(vector, features_of_text(far)).p_right
+    again = save_own(folder, fitted.heads, tmp_path, "chat", {"what": "a test"})
+    assert again == folder, "its own heads are replaced, not stacked"
+
+
+def test_without_anything_to_learn_it_is_not_better(labelled: tuple[OwnLabels, list[str]]) -> None:
+    """Labels that have nothing to do with the prompts give no better classifier, and its verdict says so."""
+    labels = labelled[0].take(np.arange(180))
+    shuffled = replace(labels, right=np.random.default_rng(1).permutation(labels.right))
+    held = held_out(shuffled)
+    fitted = fit_own(shuffled.take(~held), KINDS, 0, silent)
+    assert "may be chance" in measured(shuffled.take(held), fitted.heads, 0).verdict
+    equal = replace(labels, right=np.ones_like(labels.right))
+    fitted = fit_own(equal.take(~held), KINDS, 0, silent)
+    assert "nothing to route for" in measured(equal.take(held), fitted.heads, 0).verdict
+
+
+def test_few_labels_are_refused() -> None:
+    """With the number that there is, and why others do not count."""
+    answer = {"tier": "local", "adequate": 1.0}
+    row = {
+        "surface": "chat", "judged_at": 1.0, "small": answer, "strong": {**answer, "tier": "hosted"},
+        "classifier": "old", "embedder": "e", "counts": [],
+    }  # fmt: skip
+    with pytest.raises(DataError, match=r"chat has 0 labels .* at least 100 .*; 3 rated by another classifier"):
+        chosen_labels([row] * 3, "chat", ("local", "hosted"), "new", "e")
+
+
+def test_a_damaged_artefact_is_not_loaded(
+    labelled: tuple[OwnLabels, list[str]], embedder: StaticEmbedder, tmp_path: Path
+) -> None:
+    """Its hash covers the own heads too."""
+    labels, _ = labelled
+    heads = fit_own(labels.take(np.arange(120)), KINDS, 0, silent).heads
+    folder = save_own(shipped_artefact("static"), heads, tmp_path, "chat", {})
+    file = folder / "difficulty.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(ArtefactError, match="the SHA-256 differs"):
+        DifficultyModel.load(folder, embedder)
