@@ -18,11 +18,10 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
-from gateway.cli.commands import CommandError, help_texts
+from gateway.cli.commands import CommandError, command_module, help_texts
 from gateway.exit_codes import HELP, Exit
 from gateway.parts import standard
 from policies.errors import ConfigError, did_you_mean
@@ -40,8 +39,13 @@ _EPILOG = """examples:
 `tierline COMMAND --help` describes a command, its options and its output."""
 
 
-COMMANDS: Final = {name: texts for name, texts in help_texts().items() if " " not in name}
-"""What help.toml says of each command; a command's module in `commands` has its name."""
+_COMMON: Final = ("up", "check", "trace", "policy", "keys", "usage", "cache", "init")
+COMMANDS: Final = {
+    name: help_texts()[name]
+    for name in dict.fromkeys((*_COMMON, *help_texts()))
+    if " " not in name and name in help_texts()
+}
+"""What help.toml, and those of parts, say of each command; the most common ones come first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words else None
     for named in (" ".join(words[:1]), " ".join(words[:2])):
         if (part := standard.part_missing_for(named)) is not None:
-            return _fail(_lacking(named, part), Exit.NOT_DONE)
+            return _fail(standard.lacking(named, part), Exit.NOT_DONE)
     command = COMMANDS.get(name) if name else None
     try:
         with _stopped_by_signals():
             # Importing makes 100,000 objects and hardly any garbage: at the default threshold, 700, 5% of a start.
             gc.set_threshold(20_000, 20, 50)
-            module = import_module(f"{__package__}.commands.{name}") if command else None
+            module = command_module(name) if command and name else None
             args = _parser(name, module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE
             sys.stdout.flush()
@@ -70,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.NOT_DONE
     except ModuleNotFoundError as error:
         if (part := standard.part_missing_of(error.name or "")) is not None:
-            return _fail(_lacking(f"this use of {name}", part), Exit.NOT_DONE)
+            return _fail(standard.lacking(f"this use of {name}", part), Exit.NOT_DONE)
         if command is None or error.name is None or error.name.split(".")[0] in _OURS:
             traceback.print_exc()
             return Exit.NOT_DONE
@@ -109,10 +113,6 @@ def _stopped_by_signals() -> Iterator[None]:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
-def _lacking(what: str, part: standard.StandardPart) -> str:
-    return f"{what} needs the part {part.name}, which this installation was made without; the whole of tierline has it"
-
-
 def _fail(message: str, code: Exit) -> Exit:
     sys.stderr.write("".join(f"tierline: {line}\n" for line in message.splitlines() if line.strip()))
     return code
@@ -122,19 +122,44 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
     """Return the parser of the whole command line, with the options of the chosen command only."""
     parser = _Parser(
         prog="tierline",
+        usage="tierline [-h] [--version] COMMAND ...",
         description="Tierline is a gateway: one OpenAI-compatible URL in front of several tiers of models. It answers "
         "from a cache what was answered before, and sends other requests to the fastest tier that is good enough.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name, command in COMMANDS.items():
+    subparsers = parser.add_subparsers(
+        dest="command",
+        metavar="COMMAND",
+        required=True,
+        title="commands",
+        description=_listed(),
+        help=argparse.SUPPRESS,
+        prog="tierline",
+    )
+    for name in COMMANDS:
         if module is not None and name == chosen:
             module.add_parser(subparsers)
         else:
-            subparsers.add_parser(name, help=command["summary"], add_help=False)
+            subparsers.add_parser(name, add_help=False)
     return parser
+
+
+def _listed() -> str:
+    """Return the list of commands in groups: the most common ones, the gateway's others, and those of each part."""
+    groups: dict[str, list[str]] = {}
+    of_parts = {name: part.title for part in standard.PARTS for name in part.commands}
+    for name in COMMANDS:
+        groups.setdefault("" if name in _COMMON else of_parts.get(name, "the gateway"), []).append(name)
+    width = min(_WIDTH, shutil.get_terminal_size().columns - 2) - 2
+    lines = []
+    for title, names in groups.items():
+        lines += ["", title] if title else []
+        for name in names:
+            text = f"{name:10}{COMMANDS[name]['summary']}"
+            lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=" " * 12)
+    return "\n".join(lines)
 
 
 _NOT_ONE_OF: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")

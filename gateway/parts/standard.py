@@ -1,6 +1,6 @@
-"""List the parts: folders of `gateway` that can be deleted, and the commands that do not run without them.
+"""List the parts: folders beside this file that can be deleted, and what does not work without them.
 
-Plain data, read without importing a part. The core imports none (contracts in pyproject.toml), and serves without them.
+Plain data, read without importing a part. The core imports none (a contract in pyproject.toml), and serves without.
 """
 
 from __future__ import annotations
@@ -8,41 +8,61 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, NamedTuple
 
-_GATEWAY: Final = Path(__file__).parents[1]
-_PACKAGE: Final = __name__.removesuffix(".parts.standard")
+_PARTS: Final = Path(__file__).parent
+_PACKAGE: Final = __name__.rpartition(".")[0]
 """The package of the folders: in the wheel it has another name than in the tree."""
 
 
 class StandardPart(NamedTuple):
-    """Describe a part: its folders in `gateway`, its commands, and those of other parts that do not run without it."""
+    """Describe a part.
+
+    `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
+    those of other parts that do not run without it. `sections` are those of the config that only it reads.
+    """
 
     name: str
-    folders: tuple[str, ...]
+    title: str
     commands: tuple[str, ...]
     needed_by: tuple[str, ...] = ()
+    sections: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """The folder with all that belongs to it; its help.toml has what `--help` says of its commands."""
+        return _PARTS / self.name
 
     @property
     def installed(self) -> bool:
-        """Whether this installation has all its folders; one that is broken is installed."""
-        return all((_GATEWAY / folder / "__init__.py").is_file() for folder in self.folders)
+        """Whether this installation has its folder; a part that is broken is installed."""
+        return (self.folder / "__init__.py").is_file()
 
 
 PARTS: Final = (
-    StandardPart(
-        "lab",
-        ("lab",),
-        ("policy test", "policy explain", "policy replay", "policy plan", "policy apply"),
-        ("console", "mcp"),
-    ),
-    StandardPart("fit", ("fit",), ("collect", "train", "learn", "calibrate", "eval")),
-    StandardPart("console", ("console", "mcp"), ("console", "top", "mcp")),
+    StandardPart("local", "on this machine", ("up", "init", "demo"), ("collect",), ("local_model",)),
     StandardPart(
         "ledger",
-        ("archive",),
+        "records and money",
         ("ledger", "usage", "policy judge"),
         ("console", "top", "mcp", "learn", "policy replay", "policy plan"),
+        ("ledger",),
     ),
+    StandardPart(
+        "lab",
+        "policies before they are in force",
+        ("policy test", "policy explain", "policy replay", "policy plan"),
+        ("console", "mcp"),
+    ),
+    StandardPart("fit", "fitting to your traffic", ("collect", "train", "learn", "calibrate", "eval")),
+    StandardPart("console", "watching", ("console", "top", "mcp"), (), ("console",)),
 )
+
+
+def module_of_command(command: str) -> str | None:
+    """Return the module of a part's command, such as `usage` or `policy test`; None for one of no part."""
+    for part in PARTS:
+        if command in part.commands:
+            return f"{_PACKAGE}.{part.name}.commands.{command.replace(' ', '_')}"
+    return None
 
 
 def part_missing_for(command: str) -> StandardPart | None:
@@ -52,5 +72,15 @@ def part_missing_for(command: str) -> StandardPart | None:
 
 def part_missing_of(module: str) -> StandardPart | None:
     """Return the part that a module which was not found belongs to; None if this installation has that part."""
-    folder = module.partition(f"{_PACKAGE}.")[2].partition(".")[0]
-    return next((part for part in PARTS if folder in part.folders and not part.installed), None)
+    name = module.partition(f"{_PACKAGE}.")[2].partition(".")[0]
+    return next((part for part in PARTS if part.name == name and not part.installed), None)
+
+
+def part_missing_for_section(section: str) -> StandardPart | None:
+    """Return the part that alone reads a section of the config, if this installation lacks it."""
+    return next((part for part in PARTS if section in part.sections and not part.installed), None)
+
+
+def lacking(what: str, part: StandardPart) -> str:
+    """Return what to tell whoever uses something of a part that this installation lacks."""
+    return f"{what} needs the part {part.name}, which this installation was made without; the whole of tierline has it"

@@ -112,16 +112,16 @@ class Copy:
 
     @contextmanager
     def without(self, *names: str) -> Iterator[None]:
-        """Leave files and folders of `gateway` out of the copy, within the block."""
+        """Leave parts, and files of parts, out of the copy, within the block."""
         kept = self.root / "left_out"
         kept.mkdir()
         for name in names:
-            (self.root / "gateway" / name).rename(kept / name.replace("/", "."))
+            (self.root / "gateway" / "parts" / name).rename(kept / name.replace("/", "."))
         try:
             yield
         finally:
             for name in names:
-                (kept / name.replace("/", ".")).rename(self.root / "gateway" / name)
+                (kept / name.replace("/", ".")).rename(self.root / "gateway" / "parts" / name)
             kept.rmdir()
 
 
@@ -156,7 +156,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
     write_deployment(tmp_path, config(upstream.url, None, store.url))
     files = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
     at_store = ["--store", store.url, "--state", str(tmp_path / "state")]
-    with copy.without(*(folder for part in parts for folder in part.folders)):
+    with copy.without(*(part.name for part in parts)):
         launcher = ("-P", "-c", _SERVE, str(copy.root))
         with running(tmp_path, copy.environment, launcher=launcher) as gateway:
             upstream.default = Reply(text="the answer")
@@ -176,10 +176,22 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             ["policy", "schema"],
             *([name, "--help"] for name in left),
         ]
+        (tmp_path / "of-part").mkdir()
+        sections = {name: part.name for part in PARTS for name in part.sections}
+        for section in sections:
+            own = config(upstream.url, None, store.url, **{section: {}})
+            (tmp_path / "of-part" / f"{section}.yaml").write_text(json.dumps(own))
+        in_store = config(upstream.url, None, store.url, policies={"source": "store"})
+        (tmp_path / "in-store.yaml").write_text(json.dumps(in_store))
+        (tmp_path / "policies" / "chat.test.yaml").write_text("tests: []\n")
+        file, of_store = tmp_path / "policies" / "chat.yaml", str(tmp_path / "in-store.yaml")
+        apply = ("policy", "apply", str(file), "--config", of_store, "--message", "new", *at_store)
         late = {  # what a command of the core does only with parts
             ("policy", "schema", "--tests"): {"lab"},
+            apply: {"lab"},
         }
-        ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone)]))
+        checks = [["check", "--config", str(tmp_path / "of-part" / f"{section}.yaml")] for section in sections]
+        ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone), *checks]))
         worked = [(argv, next(ran)) for argv in works]
         assert [(argv, did) for argv, did in worked if did.code] == []
         assert re.findall(r"^    ([a-z]+)\s", worked[0][1].out, re.MULTILINE) == left
@@ -193,11 +205,17 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             did = next(ran)
             if needed & names:
                 assert re.fullmatch(f"tierline: this use of {argv[0]} {lacks}", did.err)
-            assert did.code == (2 if needed & names else 0)
+                assert did.code == 2
+            else:
+                assert "made without" not in did.err
         for name in gone:
             did = next(ran)
             assert (did.code, did.out) == (2, "")
             assert re.fullmatch(f"tierline: {name} {lacks}", did.err)
+        for section, part in sections.items():
+            did = next(ran)
+            said = re.search(rf"{section}\.yaml:\d+:\d+: {section}: the section {section} {lacks}", did.out)
+            assert (said is not None) == (part in names), did
 
 
 def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: Path) -> None:
@@ -206,7 +224,7 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
     settings = {"port": free_port(), "policies": {"source": "store"}}
     write_deployment(tmp_path, config(url, None, "redis://127.0.0.1:9/0", **settings))
     started = [copy.process("-P", "-c", _PLAN, str(tmp_path))]
-    with copy.without(*(folder for part in PARTS for folder in part.folders)):
+    with copy.without(*(part.name for part in PARTS if part.name != "local")):
         started.append(copy.process("-P", "-c", _PLAN, str(tmp_path)))
     assert [(done.stdout, done.stderr) for done in started] == [
         ("ledger judge gateway console\n", ""),

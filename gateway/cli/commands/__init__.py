@@ -5,7 +5,9 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from gateway.exit_codes import Exit
@@ -24,9 +26,15 @@ class CommandError(Exception):
 def help_texts() -> Mapping[str, Mapping[str, Any]]:
     """Return what `--help` says of each command and subcommand, in the order of their lists: see help.toml.
 
-    Commands that need a part which this installation lacks are left out.
+    Those of parts come last. Commands that need a part which this installation lacks are left out.
     """
-    texts: Mapping[str, Mapping[str, Any]] = tomllib.loads(
-        Path(__file__).parent.with_name("help.toml").read_text("utf-8")
-    )
+    folders = [Path(__file__).parents[1], *(part.folder for part in standard.PARTS if part.installed)]
+    texts: dict[str, Mapping[str, Any]] = {}
+    for folder in folders:
+        texts |= tomllib.loads((folder / "help.toml").read_text("utf-8"))
     return {name: text for name, text in texts.items() if standard.part_missing_for(name) is None}
+
+
+def command_module(name: str) -> ModuleType:
+    """Import the module of a command, such as `usage` or `policy test`, of this folder or of a part."""
+    return import_module(standard.module_of_command(name) or f"{__name__}.{name.replace(' ', '.')}")

@@ -139,7 +139,7 @@ def test_a_model_without_a_chat_template_is_a_warning(tmp_path: Path, capsys: py
     gguf(tmp_path / "base.gguf")
     config = tmp_path / "tierline.yaml"
     shutil.copy(default_config(), config)
-    edit(config, "  context: 4096 # tokens per slot\n", "  gguf: base.gguf\n  context: 4096\n")
+    config.write_text(config.read_text() + "local_model:\n  gguf: base.gguf\n  context: 4096\n")
     main(["check", "--config", str(config)])
     (warning,) = [line for line in capsys.readouterr().out.splitlines() if "chat template" in line]
     assert warning.startswith(f"{config}:{place_of(config, 'base.gguf')}: local_model.gguf: base.gguf has no chat")

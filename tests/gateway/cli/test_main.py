@@ -6,7 +6,6 @@ import argparse
 import json
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.cli import main as cli
-from gateway.cli.commands import CommandError, policy
+from gateway.cli.commands import CommandError, command_module, policy
 from gateway.cli.flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
@@ -43,7 +42,7 @@ class _FakeCommand(ModuleType):
 def serve(monkeypatch: pytest.MonkeyPatch) -> Any:
     def _serve(end: Any) -> _FakeCommand:
         command = _FakeCommand(end)
-        monkeypatch.setattr(cli, "import_module", lambda _: command)
+        monkeypatch.setattr(cli, "command_module", lambda _: command)
         return command
 
     return _serve
@@ -69,7 +68,7 @@ def test_help_is_quick_and_imports_no_command() -> None:
 def test_a_command_that_reads_the_store_imports_no_config(name: str) -> None:
     """It is typed again and again; pydantic and the config's schema would be half of its start."""
     code = (
-        f"import sys, gateway.cli.main, gateway.cli.commands.{name}\n"
+        f"import sys, gateway.cli.main; from gateway.cli.commands import command_module; command_module({name!r})\n"
         "print([m for m in ('pydantic', 'yaml', 'gateway.config.schema') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
@@ -129,7 +128,7 @@ def test_a_missing_extra_names_it(
     def missing(_: str) -> ModuleType:
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
 
-    monkeypatch.setattr(cli, "import_module", missing)
+    monkeypatch.setattr(cli, "command_module", missing)
     assert main(["train"]) == 2
     assert "pip install 'tierline[train]'" in capsys.readouterr().err
 
@@ -175,7 +174,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each command and subcommand: no line is longer than 120 characters where the terminal is that wide."""
     monkeypatch.setenv("COLUMNS", "122")
-    parser = cli._parser(name, import_module(f"gateway.cli.commands.{name}") if name else None)
+    parser = cli._parser(name, command_module(name) if name else None)
     own = _subcommands(parser)[name] if name else parser
     for action in policy.ACTIONS if name == "policy" else ():
         policy.add_options(action, _subcommands(own)[action])
@@ -188,7 +187,7 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
 def test_the_prose_of_a_help_fits_a_narrow_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the command lines of examples, and what stands beside them, may be longer than 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    lines = _subcommands(cli._parser(name, import_module(f"gateway.cli.commands.{name}")))[name].format_help()
+    lines = _subcommands(cli._parser(name, command_module(name)))[name].format_help()
     assert [line for line in lines.splitlines() if len(line) > 80 and line[0] != " "] == []
 
 

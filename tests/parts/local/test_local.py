@@ -236,7 +236,7 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
     for name in ("TIERLINE_LOCAL_BASE_URL", "TIERLINE_LOCAL_CONTEXT", "TIERLINE_STORE_URL"):
         monkeypatch.delenv(name, raising=False)
     config = tmp_path / "tierline.yaml"
-    config.write_text(default_config().read_text().replace("context: 4096", "context: 1536"))
+    config.write_text(default_config().read_text() + "local_model: {context: 1536}\n")
     with claim(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     backend = plan.deployment.tiers[0].backends[0]

@@ -101,6 +101,6 @@ def test_check_shows_how_the_model_is_run(tmp_path: Path, capsys: pytest.Capture
     written = default_config().read_text()
     assert main(["check", "--config", str(default_config())]) == 0
     assert "engine " not in capsys.readouterr().out
-    file.write_text(written.replace("  context: 4096", "  kv_cache: q8_0\n  speculate: ngram\n  context: 4096"))
+    file.write_text(written + "local_model: {kv_cache: q8_0, speculate: ngram}\n")
     assert main(["check", "--config", str(file)]) == 0
     assert "engine   local          kv-cache q8_0 speculate ngram\n" in capsys.readouterr().out

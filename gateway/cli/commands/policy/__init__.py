@@ -1,7 +1,7 @@
 """Run `tierline policy`: check, test, compare, replay, apply and roll back the policies of surfaces.
 
-Each action is a module of this folder, or one of `_verbs`, with `add_options(parser)` and `run(args)`.
-Only the chosen one is imported, since some need DuckDB or numpy.
+Each action is a module of this folder or of a part's commands, or one of `_verbs`, with `add_options(parser)` and
+`run(args)`. Only the chosen one is imported, since some need DuckDB or numpy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, Final
 
-from gateway.cli.commands import help_texts
+from gateway.cli.commands import command_module, help_texts
 from gateway.cli.flags import Subparsers, add_command
 
 ACTIONS: Final = tuple(name.removeprefix("policy ") for name in help_texts() if name.startswith("policy "))
@@ -57,4 +57,4 @@ def add_options(action: str, parser: argparse.ArgumentParser) -> None:
 def _module(action: str) -> Any:
     if action in _VERBS:
         return import_module(f"{__name__}._verbs").VERBS[action]
-    return import_module(f"{__name__}.{action}")
+    return command_module(f"policy {action}")

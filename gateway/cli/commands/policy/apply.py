@@ -1,10 +1,14 @@
-"""Run `tierline policy apply`: put a policy into the registry, in force or as a candidate."""
+"""Run `tierline policy apply`: put a policy into the registry, in force or as a candidate.
+
+The lab is asked only for what it alone can say: of the tests beside the policy, and of a plan.
+"""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import contextlib
+import glob
 import shutil
 import sys
 import tempfile
@@ -24,17 +28,13 @@ from gateway.cli.policy_registry import (
     with_registry,
 )
 from gateway.exit_codes import Exit
-from gateway.parts.lab.commands._bound import bound_to
-from gateway.parts.lab.policy_tests.format import SUFFIXES, read_tests
-from gateway.parts.lab.policy_tests.report import text_lines
-from gateway.parts.lab.policy_tests.run import run_files
-from gateway.parts.lab.replay.plan_file import BoundTo, PlanError, PolicyPlan, is_plan, read_plan, why_stale
 from gateway.registry.apply import How, apply_file
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
 from policies.quantities import read_share
 
 if TYPE_CHECKING:
+    from gateway.parts.lab.replay.plan_file import PolicyPlan
     from gateway.registry.apply import Applied
     from gateway.registry.records import InForce
     from gateway.registry.registry import PolicyRegistry
@@ -63,7 +63,9 @@ def run(args: argparse.Namespace) -> int:
         if plan is None:
             await asyncio.to_thread(_check_tests, args.file)
         else:
-            _check_plan(plan, bound_to(deployment, before[plan.surface].live if plan.surface in before else ""))
+            from gateway.parts.lab.commands._before_apply import check_plan
+
+            check_plan(plan, deployment, before[plan.surface].live if plan.surface in before else "")
         try:
             with _policy_file(args.file, plan) as file:
                 applied = await apply_file(
@@ -90,35 +92,23 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _check_tests(file: Path) -> None:
-    """Run the tests beside the file. Raises CommandError with those that fail."""
-    beside = [test for suffix in SUFFIXES if (test := file.with_name(file.stem + suffix)).is_file()]
-    if not beside or not file.is_file():
-        return
-    try:
-        result = run_files([read_tests(test) for test in beside])
-    except ConfigError as error:
-        raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
-    if any(not one.passed for one in result.results):
-        failed = "\n".join(text_lines(result, only_failures=True))
-        raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
+    """Run the tests beside the file, where there are any. Raises CommandError with those that fail."""
+    if any(file.parent.glob(f"{glob.escape(file.stem)}.test.y*ml")) and file.is_file():
+        from gateway.parts.lab.commands._before_apply import check_tests
+
+        check_tests(file)
 
 
 def _plan_in(file: Path) -> PolicyPlan | None:
-    """Return the plan in a file; None if that is a policy file. Raises CommandError."""
+    """Return the plan in a file; None if that is a policy file, which begins otherwise. Raises CommandError."""
     try:
-        return read_plan(file) if file.is_file() and is_plan(file) else None
-    except (OSError, PlanError) as error:
+        if not file.is_file() or file.read_bytes()[:1] != b"{":
+            return None
+    except OSError as error:
         raise CommandError(str(error)) from None
+    from gateway.parts.lab.commands._before_apply import plan_in
 
-
-def _check_plan(plan: PolicyPlan, now: BoundTo) -> None:
-    """Refuse a plan whose tests failed, or that was made from something else than is there now. Raises CommandError."""
-    if plan.tests is not None and plan.tests["failed"]:
-        raise CommandError(f"not applied, since its tests fail: {', '.join(plan.tests['failed'])}", Exit.FINDINGS)
-    if moved := why_stale(plan, now):
-        raise CommandError(
-            f"stale, so not applied: {'; '.join(moved)}. `tierline policy plan {plan.file}` makes a new plan"
-        )
+    return plan_in(file)
 
 
 @contextlib.contextmanager

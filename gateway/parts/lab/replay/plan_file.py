@@ -72,12 +72,6 @@ def write_plan(file: Path, plan: PolicyPlan) -> None:
         draft.unlink(missing_ok=True)
 
 
-def is_plan(file: Path) -> bool:
-    """Return whether a file begins as a plan does, and no policy file. Raises OSError."""
-    with file.open("rb") as opened:
-        return opened.read(1) == b"{"
-
-
 def read_plan(file: Path) -> PolicyPlan:
     """Return the plan in a file. Raises OSError and PlanError."""
     try:
