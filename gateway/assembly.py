@@ -7,9 +7,10 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple, Protocol
 
 from pydantic import SecretStr
 
@@ -332,67 +333,114 @@ def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, ju
     )
 
 
+class _Task(Protocol):
+    """Something that runs from its start to its close."""
+
+    def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+
+class Managed(NamedTuple):
+    """Something of a worker that is started, or closed, or both, by its name."""
+
+    name: str
+    start: Callable[[], Awaitable[None] | None] | None
+    close: Callable[[], Awaitable[None] | None] | None
+
+
 @contextlib.asynccontextmanager
 async def running(steps: Steps) -> AsyncIterator[Steps]:
-    """Start the steps for the block, and close them after it."""
-    with contextlib.suppress(StoreUnavailable):
-        # Makes the store's state available to /readyz from the start; a store that is down is degraded, not a failed
-        # start.
-        await steps.store.ping()
-    for source in (steps.policies, steps.keys, steps.room, steps.admission.leases):
-        await source.start()
-    watching = asyncio.create_task(steps.policies.run(), name="tierline.policies")
-    await steps.cache.start()
-    steps.telemetry.start()
-    _open_journal(steps)
-    steps.write_behind.start()
-    steps.kept_responses.start()
-    steps.background.start()
-    for task in (steps.comparer, steps.shadows, steps.router.caps, steps.kept_calls):
-        task.start()
-    steps.coalescer.start()
-    steps.gate.start()
-    steps.metrics.start()
-    endpoints = list(endpoints_of(steps.tiers).values())
-    _start_identities(steps)
-    key_files = _key_files(steps)
-    key_files.start()
-    warmth = KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields)
-    beside = (_alerts(steps), Gossip(steps.store, endpoints), warmth)
-    for one in beside:
-        one.start()
-    try:
+    """Start the steps for the block, in the order of `lifecycle`, and close them after it in the reverse order.
+
+    Where one does not start, those before it are closed, and the error is raised.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        for managed in lifecycle(steps):
+            if managed.close is not None:
+                stack.push_async_callback(_call, managed.close)
+            if managed.start is not None:
+                await _call(managed.start)
         yield steps
-    finally:
-        steps.gate.stop()
-        steps.metrics.stop()
-        for one in reversed(beside):
-            await one.aclose()
-        watching.cancel()
+
+
+async def _call(step: Callable[[], Awaitable[None] | None]) -> None:
+    if (awaited := step()) is not None:
+        await awaited
+
+
+def lifecycle(steps: Steps) -> Iterator[Managed]:
+    """Yield what a worker starts, in this order, and closes in the reverse one.
+
+    What has connections closes last, as everything else may still use them; before it come the store and what is read
+    from it: policies, keys, limits, the cache, and the writer of records. `write_behind` finishes what requests left to
+    be done, so it closes before all that this uses, and after the callers that still add to it.
+    """
+    for name, endpoint in endpoints_of(steps.tiers).items():
+        yield Managed(f"backend {name}", None, endpoint.aclose)
+    for name, counter in steps.counters.items():
+        yield Managed(f"token counter {name}", None, counter.aclose)
+    for name, service in steps.services.items():
+        yield Managed(f"service {name}", None, service.aclose)
+    yield Managed("models", None, steps.encoder.close)
+    yield Managed("embedder", None, steps.embedder.close)
+    yield Managed("store", partial(_ping, steps.store), steps.store.aclose)
+    yield Managed("policies", steps.policies.start, steps.policies.aclose)
+    yield Managed("keys", steps.keys.start, steps.keys.aclose)
+    yield Managed("store room", steps.room.start, steps.room.aclose)
+    yield Managed("limits", steps.admission.leases.start, steps.admission.leases.aclose)
+    watching = _Watching(steps.policies)
+    yield Managed("changes of policies", watching.start, watching.aclose)
+    yield Managed("cache", steps.cache.start, steps.cache.aclose)
+    yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
+    yield Managed("journal", partial(_open_journal, steps), None)
+    tasks: dict[str, _Task] = {
+        "comparer": steps.comparer,
+        "shadows": steps.shadows,
+        "measured caps": steps.router.caps,
+        "kept calls": steps.kept_calls,
+        "kept responses": steps.kept_responses,
+        "background runs": steps.background,
+    }
+    for name, task in tasks.items():
+        yield Managed(name, task.start, task.aclose)
+    yield Managed("summaries", None, steps.histories.aclose)
+    yield Managed("sessions", None, steps.sessions.aclose)
+    yield Managed("write-behind", steps.write_behind.start, steps.write_behind.aclose)
+    yield Managed("coalescer", steps.coalescer.start, steps.coalescer.aclose)
+    yield Managed("identities", partial(_start_identities, steps), None)
+    endpoints = list(endpoints_of(steps.tiers).values())
+    tasks = {
+        "key files": _key_files(steps),
+        "alerts": _alerts(steps),
+        "gossip": Gossip(steps.store, endpoints),
+        "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),
+    }
+    for name, task in tasks.items():
+        yield Managed(name, task.start, task.aclose)
+    yield Managed("metrics", steps.metrics.start, steps.metrics.stop)
+    yield Managed("gate", steps.gate.start, steps.gate.stop)
+
+
+class _Watching:
+    """Run the task that takes over policies as they change."""
+
+    def __init__(self, policies: Policies) -> None:
+        self._policies = policies
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._policies.run(), name="tierline.policies")
+
+    async def aclose(self) -> None:
+        self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await watching
-        await steps.policies.aclose()
-        await steps.coalescer.aclose()
-        await steps.write_behind.aclose()
-        for memory in (key_files, steps.sessions, steps.histories, steps.keys, steps.router.caps, steps.kept_calls):
-            await memory.aclose()
-        await steps.background.aclose()
-        await steps.kept_responses.aclose()
-        await steps.comparer.aclose()
-        await steps.shadows.aclose()
-        await steps.telemetry.aclose()
-        await steps.admission.leases.aclose()
-        await steps.cache.aclose()
-        await steps.room.aclose()
-        await steps.store.aclose()
-        steps.embedder.close()
-        steps.encoder.close()
-        for service in steps.services.values():
-            await service.aclose()
-        for counter in steps.counters.values():
-            await counter.aclose()
-        for endpoint in endpoints:
-            await endpoint.aclose()
+            await self._task
+
+
+async def _ping(store: Store) -> None:
+    """Make the store's state known to /readyz from the start; a store that is down is degraded, not a failed start."""
+    with contextlib.suppress(StoreUnavailable):
+        await store.ping()
 
 
 def _alerts(steps: Steps) -> BudgetAlerts:
