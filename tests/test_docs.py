@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from gateway import errors
 from gateway.backends.base import BackendError
 from gateway.config import loader
 from gateway.config.schema import Deployment
+from gateway.parts.standard import PARTS, StandardPart
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
@@ -38,6 +40,7 @@ DOCUMENTS = sorted(
     if not any(part.startswith(".") or part in ("node_modules", "build") for part in file.relative_to(ROOT).parts)
 )
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
+INSTALLED = [part for part in PARTS if (part.folder / "README.md").is_file()]
 
 
 @cache
@@ -116,10 +119,26 @@ POLICY_FIELDS = fields(Rules)
 CONFIG_FIELDS = fields(Deployment, skipped=loader._RESOLVED_KEYS | (loader._SECRET_KEYS - {"keys"})) | fields(
     Terms, "TERMS."
 )
-REFERENCES = [
-    *(("policies/README.md", key, field) for key, field in POLICY_FIELDS.items()),
-    *(("deploy/README.md", key, field) for key, field in CONFIG_FIELDS.items()),
-]
+
+
+def page_of(part: StandardPart) -> str:
+    """The document of a part."""
+    return str((part.folder / "README.md").relative_to(ROOT))
+
+
+def fields_of(part: StandardPart) -> dict[str, FieldInfo]:
+    """The keys of the config that only this part reads."""
+    return {key: field for key, field in CONFIG_FIELDS.items() if re.split(r"[.\[]", key)[0] in part.sections}
+
+
+OF_PARTS = {key for part in INSTALLED for key in fields_of(part)}
+KEYS = {
+    "policies/README.md": POLICY_FIELDS,
+    "deploy/README.md": {key: field for key, field in CONFIG_FIELDS.items() if key not in OF_PARTS},
+    **{page_of(part): fields_of(part) for part in INSTALLED},
+}
+"""By document: the keys that it describes."""
+REFERENCES = [(document, key, field) for document, keys in KEYS.items() for key, field in keys.items()]
 
 
 def value_of(field: FieldInfo, written: object) -> object:
@@ -148,9 +167,7 @@ def test_each_key_is_described(document: str, key: str, field: FieldInfo) -> Non
         assert value_of(field, row.code("example")) != default, "the example is the default"
 
 
-@pytest.mark.parametrize(
-    ("document", "known"), [("policies/README.md", POLICY_FIELDS), ("deploy/README.md", CONFIG_FIELDS)]
-)
+@pytest.mark.parametrize(("document", "known"), KEYS.items(), ids=KEYS)
 def test_no_key_is_described_that_is_not_there(document: str, known: dict[str, FieldInfo]) -> None:
     assert sorted(rows(read(document)).keys() - known.keys()) == []
 
@@ -161,6 +178,33 @@ def test_each_value_of_a_rule_is_described(values: dict[str, Any]) -> None:
     tables = re.findall(r"\| value \| kind \| meaning \|\n\|[-|]+\|\n((?:\|.*\n)+)", text)
     named = [set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) for table in tables]
     assert set(values) in named
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+def commands_of(part: StandardPart) -> set[str]:
+    """Its commands with their actions, as its help has them."""
+    help_texts = tomllib.loads((part.folder / "help.toml").read_text("utf-8"))
+    return {name for name in help_texts if not name.endswith("options")}
+
+
+@pytest.mark.parametrize("part", INSTALLED, ids=lambda part: part.name)
+def test_each_part_describes_its_commands_and_metrics(part: StandardPart) -> None:
+    text = read(page_of(part))
+    assert sorted(name for name in commands_of(part) if f"tierline {name}" not in text) == []
+    written = {name for file in part.folder.rglob("*.py") for name in _METRIC.findall(file.read_text("utf-8"))}
+    assert sorted(name for name in written if f"`{name}`" not in text) == []
+
+
+_METRIC = re.compile(r"\"(tierline_\w+)\"")
+
+
+@pytest.mark.parametrize("part", INSTALLED, ids=lambda part: part.name)
+def test_a_parts_page_begins_with_what_a_person_wants_to_do(part: StandardPart) -> None:
+    """With what to run for it, before any table of keys."""
+    before, _, _ = read(page_of(part)).partition("\n| key |")
+    assert "\n| I want to | run |\n" in before
 
 
 # --- headers and error codes ------------------------------------------------------------------------------------------
@@ -236,6 +280,11 @@ def looks_like_a_path(span: str) -> bool:
     return bool(slash and first in _TOP) or (not span.startswith(("/", ".")) and span.endswith(_SUFFIXES))
 
 
+def of_an_absent_part(path: Path) -> bool:
+    """Whether it lies in the folder of a part that this installation was made without."""
+    return any(path.resolve().is_relative_to(part.folder) for part in PARTS if not part.installed)
+
+
 def made_on_the_spot(span: str) -> bool:
     """What git ignores is not in the tree: what builds, and files of a user's own."""
     return span.startswith("build/") or span == DEFAULTS
@@ -246,7 +295,8 @@ def test_named_files_are_there(name: str) -> None:
     """Seen from the root, or from the document's own folder."""
     here = (ROOT / name).parent
     paths = [span for span in spans(read(name)) if looks_like_a_path(span) and not made_on_the_spot(span)]
-    assert [path for path in paths if not (ROOT / path).exists() and not (here / path).exists()] == []
+    places = {path: (ROOT / path, here / path) for path in paths}
+    assert [path for path, at in places.items() if not any(one.exists() or of_an_absent_part(one) for one in at)] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -256,6 +306,8 @@ def test_links_lead_somewhere(name: str) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", read(name)):
         file, _, heading = target.partition("#")
         page = here / file if file else ROOT / name
+        if of_an_absent_part(page):
+            continue
         assert page.exists(), target
         if heading:
             titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
@@ -264,7 +316,7 @@ def test_links_lead_somewhere(name: str) -> None:
 
 def is_module(dotted: str) -> bool:
     path = ROOT.joinpath(*dotted.split("."))
-    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file()
+    return path.with_suffix(".py").is_file() or (path / "__init__.py").is_file() or of_an_absent_part(path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -21,7 +21,7 @@ IN, OUT = 2.5e-6, 10e-6
 """What a token of the hosted tier costs."""
 
 
-README = (ROOT / "gateway" / "README.md").read_text("utf-8")
+README = (ROOT / "gateway" / "parts" / "ledger" / "README.md").read_text("utf-8")
 
 
 def usage(tokens_in: int, tokens_out: int) -> dict[str, int]:

@@ -16,6 +16,7 @@ import yaml
 
 from gateway.cli.main import main
 from gateway.parts.lab.policy_tests.format import read_tests
+from gateway.parts.standard import PARTS
 from policies.loader import SHIPPED
 from policies.model import Rules
 from tests.support.gateway import ROOT, Gateway
@@ -28,7 +29,10 @@ PARIS = "The capital city of France is Paris."
 
 PAGES = {
     name: (ROOT / name / "README.md").read_text("utf-8")
-    for name in (".", "gateway", "policies", "cache", "routing", "tests/bench")
+    for name in (
+        *(".", "gateway", "policies", "cache", "routing", "tests/bench"),
+        *(f"gateway/parts/{part.name}" for part in PARTS if (part.folder / "README.md").is_file()),
+    )
 }
 """All but deploy's, whose trial has tests of its own with the scripted backend."""
 
