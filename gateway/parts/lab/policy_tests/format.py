@@ -1,4 +1,4 @@
-"""Define the file format of policy tests, `chat.test.yaml` beside `chat.yaml`, and read it. policies/README.md has it.
+"""Define the file format of policy tests, `chat.test.yaml` beside `chat.yaml`, and read it; the part's README has it.
 
 A test is a case (one request in a world, with the answers that the tiers would give) or a list of whole requests.
 Unknown keys are errors, with file, line and key.
