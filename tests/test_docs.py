@@ -40,7 +40,7 @@ DOCUMENTS = sorted(
     if not any(part.startswith(".") or part in ("node_modules", "build") for part in file.relative_to(ROOT).parts)
 )
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
-INSTALLED = [part for part in PARTS if (part.folder / "README.md").is_file()]
+INSTALLED = [part for part in PARTS if part.installed]
 
 
 @cache
@@ -131,7 +131,7 @@ def fields_of(part: StandardPart) -> dict[str, FieldInfo]:
     return {key: field for key, field in CONFIG_FIELDS.items() if re.split(r"[.\[]", key)[0] in part.sections}
 
 
-OF_PARTS = {key for part in INSTALLED for key in fields_of(part)}
+OF_PARTS = {key for part in PARTS for key in fields_of(part)}
 KEYS = {
     "policies/README.md": POLICY_FIELDS,
     "deploy/README.md": {key: field for key, field in CONFIG_FIELDS.items() if key not in OF_PARTS},

@@ -31,7 +31,7 @@ PAGES = {
     name: (ROOT / name / "README.md").read_text("utf-8")
     for name in (
         *(".", "gateway", "policies", "cache", "routing", "tests/bench"),
-        *(f"gateway/parts/{part.name}" for part in PARTS if (part.folder / "README.md").is_file()),
+        *(f"gateway/parts/{part.name}" for part in PARTS if part.installed),
     )
 }
 """All but deploy's, whose trial has tests of its own with the scripted backend."""
