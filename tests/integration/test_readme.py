@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gateway.parts.lab.policy_tests.format import read_tests
 from gateway.parts.standard import PARTS
 from policies.loader import SHIPPED
 from policies.model import Rules
-from tests.support.gateway import ROOT, Gateway
+from tests.support.gateway import ROOT, Gateway, serve
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
 
@@ -49,14 +50,30 @@ def test_pages_have_examples(language: str) -> None:
     assert blocks(language)
 
 
+@pytest.fixture(scope="module")
+def _shipped(
+    _upstreams: tuple[Upstream, Upstream], _store: LocalStore, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Gateway]:
+    policies = {name: (SHIPPED / f"{name}.yaml").read_text("utf-8") for name in ("chat", "agent", "support")}
+    models = [upstream.url for upstream in _upstreams]
+    with serve(tmp_path_factory.mktemp("shipped"), *models, store_url=_store.url, policies=policies) as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def gateway(_shipped: Gateway, store: LocalStore, local_upstream: Upstream, hosted_upstream: Upstream) -> Gateway:
+    """Policies that ship, over an empty store and two models that know the capital of France."""
+    local_upstream.default = hosted_upstream.default = Reply(text=PARIS)
+    return _shipped
+
+
 def at(gateway: Gateway, code: str) -> str:
     return code.replace("http://127.0.0.1:8787", gateway.origin)
 
 
 @pytest.mark.parametrize("code", [code for code in blocks("python") if "import Tierline" not in code])
-def test_python_examples(gateway: Gateway, local_upstream: Upstream, code: str) -> None:
+def test_python_examples(gateway: Gateway, code: str) -> None:
     """Each prints the answer."""
-    local_upstream.default = Reply(text=PARIS)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
         exec(compile(at(gateway, code), "README.md", "exec"), {})
@@ -65,9 +82,8 @@ def test_python_examples(gateway: Gateway, local_upstream: Upstream, code: str) 
 
 @pytest.mark.parametrize("code", blocks("sh"))
 @pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
-def test_curl_example(gateway: Gateway, local_upstream: Upstream, code: str) -> None:
+def test_curl_example(gateway: Gateway, code: str) -> None:
     """The line to paste gets the answer."""
-    local_upstream.default = Reply(text=PARIS)
     done = subprocess.run(["bash", "-c", at(gateway, code)], capture_output=True, text=True, check=True, timeout=20)
     assert PARIS in done.stdout
 
@@ -89,9 +105,8 @@ def test_commands_of_keys(
 
 @pytest.mark.parametrize("code", blocks("js"))
 @pytest.mark.skipif(not (NODE / "node_modules" / "openai").is_dir(), reason="the Node SDK is not installed")
-def test_node_example(gateway: Gateway, local_upstream: Upstream, code: str, tmp_path: Path) -> None:
+def test_node_example(gateway: Gateway, code: str, tmp_path: Path) -> None:
     """So does Node's."""
-    local_upstream.default = Reply(text=PARIS)
     (tmp_path / "node_modules").symlink_to(NODE / "node_modules")
     script = tmp_path / "example.mjs"
     script.write_text(at(gateway, code))
