@@ -41,14 +41,14 @@ PACKAGES: tuple[str, ...] = tuple(_SETTINGS["tool"]["importlinter"]["root_packag
 def sizes() -> dict[str, int]:
     """Count everything that needs no running gateway, by the names of `ratchets.json`."""
     return {
-        "product lines": _lines(product_files()),
-        "wheel lines": _lines(wheel_files()),
-        "serving lines": _lines(file for file in wheel_files() if serves(module_of(file))),
+        "product lines": lines_of(product_files()),
+        "wheel lines": lines_of(wheel_files()),
+        "serving lines": lines_of(file for file in wheel_files() if serves(module_of(file))),
         "import chain": len(longest_chain(imports())),
         "private names of libraries": len(private_names()),
         "ask-like helpers in tests": len(helpers_that_ask()),
         "rules without a test file": len(rules_without_tests()),
-        "tests/bench lines": _lines((ROOT / "tests" / "bench").rglob("*.py")),
+        "tests/bench lines": lines_of((ROOT / "tests" / "bench").rglob("*.py")),
     }
 
 
@@ -90,7 +90,8 @@ def wheel_files() -> list[Path]:
     return [file for file in product_files() if any(file.is_relative_to(folder) for folder in carried)]
 
 
-def _lines(files: Iterable[Path]) -> int:
+def lines_of(files: Iterable[Path]) -> int:
+    """Count the lines of all these files."""
     return sum(len(file.read_text().splitlines()) for file in files)
 
 
@@ -105,7 +106,8 @@ def serves(module: str) -> bool:
 
 
 @cache
-def _tree(file: Path) -> ast.Module:
+def syntax_of(file: Path) -> ast.Module:
+    """Parse a file, once."""
     return ast.parse(file.read_text())
 
 
@@ -127,7 +129,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def _lines_of_functions(file: Path) -> set[int]:
-    functions = (node for node in ast.walk(_tree(file)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    functions = (node for node in ast.walk(syntax_of(file)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     return {line for node in functions for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
 
 
@@ -149,7 +151,7 @@ def private_names() -> list[str]:
 
     Such a name stands in an import or behind an imported name, or is an attribute that nothing in our own tree defines.
     """
-    trees = {module_of(file): _tree(file) for file in product_files()}
+    trees = {module_of(file): syntax_of(file) for file in product_files()}
     ours = {name for tree in trees.values() for name in _defined(tree)}
     top = {module.partition(".")[0] for module in trees}
     return sorted({f"{module}: {name}" for module, tree in trees.items() for name in _foreign(tree, ours, top)})

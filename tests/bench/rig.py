@@ -16,7 +16,8 @@ from pathlib import Path
 
 import yaml
 
-from tests.support.gateway import ROOT, Gateway, config, environment, free_port, running, write_policies
+from tests.support.gateway import ROOT, Gateway, config, environment, running, write_policies
+from tests.support.ports import free_port
 from tests.support.processes import descendants
 from tests.support.store import local_store
 from tests.support.wait import until
@@ -147,7 +148,14 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
 
 
 @contextmanager
-def bench_gateway(folder: Path, upstream: int, store_url: str | None, embedding: str = "static") -> Iterator[Gateway]:
+def bench_gateway(
+    folder: Path,
+    upstream: int,
+    store_url: str | None,
+    embedding: str = "static",
+    launcher: Sequence[str] = ("-m", "gateway"),
+    **env: str,
+) -> Iterator[Gateway]:
     """Our gateway over the raw upstream, both tiers, with the surfaces `bare`, `full`, `near` and `judged`."""
     folder.mkdir(parents=True, exist_ok=True)
     write_policies(folder / "policies", {"bare": BARE, "full": FULL, "near": NEAR, "judged": JUDGED})
@@ -157,7 +165,7 @@ def bench_gateway(folder: Path, upstream: int, store_url: str | None, embedding:
     for tier in deployment["tiers"]:
         tier["backends"][0]["max_in_flight"] = 1024
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
-    with running(folder, environment(HOSTED_KEY="sk-bench")) as gateway:
+    with running(folder, environment(HOSTED_KEY="sk-bench", **env), launcher=launcher) as gateway:
         yield gateway
 
 

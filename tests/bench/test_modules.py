@@ -10,12 +10,51 @@ from pathlib import Path
 
 import pytest
 
-from tests.bench import budgets, covered, ratchets
+from tests.bench import budgets, covered, parts, ratchets
+from tests.support.gateway import ROOT
 
 
 def test_nothing_has_grown() -> None:
     """Lines, the chain of imports, private names and ask-like helpers stand at what is kept, or below."""
-    assert ratchets.grown(ratchets.sizes(), ratchets.kept()) == []
+    assert ratchets.grown(ratchets.sizes() | parts.sizes(), ratchets.kept()) == []
+
+
+def test_a_module_belongs_to_its_folder_or_to_what_is_listed() -> None:
+    """A name that only begins alike is another module; what names no part is the core."""
+    owners = {
+        "gateway.parts.console.views.usage": "console",
+        "gateway.parts.standard.PARTS": "",
+        "gateway.parts": "",
+        "gateway.quotas.exchange": "access",  # a file of Lua
+        "gateway.request.session.Session": "agents",
+        "gateway.request.session_lists": "",
+        "gateway.pipeline": "",
+    }
+    assert {name: parts.part_of(name) for name in owners} == owners
+
+
+def test_each_module_that_is_listed_is_there_and_of_one_part() -> None:
+    """A module that has moved into its part's folder is taken off the list; otherwise its next namesake is counted."""
+    listed = [name for names in parts._ELSEWHERE.values() for name in names]
+    folders = [ROOT.joinpath(*name.split(".")) for name in listed]
+    assert [str(path) for path in folders if not (path.is_dir() or list(path.parent.glob(f"{path.name}.*")))] == []
+    assert [(above, name) for above in listed for name in listed if name.startswith(f"{above}.")] == []
+    assert len(listed) == len(set(listed))
+
+
+def test_each_imported_name_is_counted() -> None:
+    """Also those that are imported in a function or for types alone."""
+    tree = ast.parse("import a.b as c\nif T:\n  from d import e, f as g\ndef late():\n  from h.i import j")
+    assert sorted(parts._imported(tree)) == ["a.b", "d.e", "d.f", "h.i.j"]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(240)
+def test_a_worker_is_counted_with_the_parts_and_without(tmp_path: Path) -> None:
+    """The copy without the parts' folders answers by itself, and loads no more than the whole."""
+    counts = parts.loaded(tmp_path)
+    assert 150 < counts["worker's modules, core alone"] <= counts["worker's modules"]
+    assert 20_000 < counts["worker's lines, core alone"] <= counts["worker's lines"]
 
 
 def test_a_number_that_grew_is_named_with_what_to_do() -> None:
