@@ -106,9 +106,9 @@ class Administration:
         """Return the scopes that may hold entries, limited to this surface and these owners if given."""
         (reply,) = await self._ask(read_scopes())
         return [
-            one
-            for one in scopes_in(reply)
-            if surface in (None, one.scope.surface) and (owners is None or covers(owners, one.scope.owner))
+            listed
+            for listed in scopes_in(reply)
+            if surface in (None, listed.scope.surface) and (owners is None or covers(owners, listed.scope.owner))
         ]
 
     async def stats(self) -> list[ScopeStats]:
@@ -118,24 +118,24 @@ class Administration:
         raised = generations_in(reply)
         stats = []
         for some in _batches(listed, _AT_ONCE):
-            replies = await self._ask(*(command for one in some for command in shelf.measured(one.scope.prefix)))
-            for one, count, size in zip(some, replies[::2], replies[1::2], strict=True):
-                scope, entries = one.scope, max(0, int(count) - 1)
+            replies = await self._ask(*(command for entry in some for command in shelf.measured(entry.scope.prefix)))
+            for listed_scope, count, size in zip(some, replies[::2], replies[1::2], strict=True):
+                scope, entries = listed_scope.scope, max(0, int(count) - 1)
                 if entries:
                     stats.append(ScopeStats(scope, entries, int(size or 0), _is_current(scope, raised)))
         return stats
 
     async def find(self, entry_id: str, within: Sequence[Listed] | None = None) -> Found | None:
         """Return the entry whose id starts with `entry_id`, 12 or more hex digits; None if these scopes have none."""
-        for one in await self.scopes() if within is None else within:
+        for listed_scope in await self.scopes() if within is None else within:
             match: Placed | None = None
             copies = []
-            async for placed in self._placed(one.scope):
+            async for placed in self._placed(listed_scope.scope):
                 if placed.digest.startswith(entry_id):
                     match = placed
                 elif placed.origin and placed.origin.startswith(entry_id):
                     copies.append(placed.digest)
-            if match is not None and (read := await self._read(one.scope, match, tuple(copies))):
+            if match is not None and (read := await self._read(listed_scope.scope, match, tuple(copies))):
                 return read
         return None
 
@@ -212,7 +212,7 @@ class Administration:
         for digest in ordered:
             key = f"{scope.prefix}{ENTRY}{digest}"
             (value,) = await self._ask(Command((b"GET", key.encode())))
-            if isinstance(value, bytes) and sum(len(one) for _, one in kept) + len(value) <= _MOST_ASIDE_BYTES:
+            if isinstance(value, bytes) and sum(len(blob) for _, blob in kept) + len(value) <= _MOST_ASIDE_BYTES:
                 kept.append((key, value))
         ttl_ms = b"%d" % (UNDO_S * 1000)
         await self._ask(Command((b"SET", f"{_ASIDE}{undo}".encode(), _packed(kept), b"PX", ttl_ms)))
@@ -233,11 +233,11 @@ class Administration:
         (reply,) = await self._ask(read_generations())
         raised = generations_in(reply)
         listed = await self.scopes(surface, None if owner is None else {owner})
-        reached, entries, size = [one for one in listed if not _is_current(one.scope, raised)], 0, 0
-        for one in reached:
-            placed = [each async for each in self._placed(one.scope)]
+        reached, entries, size = [entry for entry in listed if not _is_current(entry.scope, raised)], 0, 0
+        for listed_scope in reached:
+            placed = [each async for each in self._placed(listed_scope.scope)]
             for some in _batches(placed, _AT_ONCE):
-                await self._ask(shelf.drop(one.scope.prefix, [each.digest for each in some]))
+                await self._ask(shelf.drop(listed_scope.scope.prefix, [each.digest for each in some]))
             entries += len(placed)
             size += sum(each.bytes for each in placed)
         return Purged(len(reached), entries, size)
@@ -246,13 +246,13 @@ class Administration:
         """Make every entry with the tag a miss, including those being written. Their memory is freed later."""
         reached = await self.scopes(surface, None if owner is None else {owner})
         for some in _batches(reached, _AT_ONCE):
-            await self._ask(*(tags.purged(one.scope.prefix, tag) for one in some))
+            await self._ask(*(tags.purged(listed_scope.scope.prefix, tag) for listed_scope in some))
         return Purged(len(reached))
 
     async def tidy(self) -> None:
         """Remove scopes that cannot hold entries any more from the list, and their tags from the store."""
         now = self._clock()
-        for some in _batches([one.scope for one in await self.scopes() if one.until < now], _AT_ONCE):
+        for some in _batches([entry.scope for entry in await self.scopes() if entry.until < now], _AT_ONCE):
             gone = (Command((b"DEL", tags.table_of(scope.prefix).encode())) for scope in some)
             await self._ask(*gone, *map(unlisted, some))
 

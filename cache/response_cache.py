@@ -246,7 +246,7 @@ class ResponseCache:
                 for sample in () if keep.fault else keep.plan.drawn:
                     self.audits.compare(sample, keep.answer.completion, readable(question or ""))
         failure = await self._applied(prepared)
-        reasons = [one.refused or failure for one in prepared]
+        reasons = [write.refused or failure for write in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
 
     async def _outranked(self, keep: CacheWrite, before: Sequence[CacheWrite]) -> str:
@@ -258,8 +258,8 @@ class ResponseCache:
         if keep.plan.keys is None:
             return ""
         key = keep.plan.keys.key
-        same = (one for one in before if one.plan.keys is not None and one.plan.keys.key == key)
-        if any(keep.plan.outranks(one.answer.tier, keep.answer.tier) for one in same):
+        same = (write for write in before if write.plan.keys is not None and write.plan.keys.key == key)
+        if any(keep.plan.outranks(write.answer.tier, keep.answer.tier) for write in same):
             return "weaker"
         plan = replace(keep.plan, demands=NO_DEMANDS, tags=None)
         entry = await self._entries.under(plan, key, math.inf, None)
@@ -277,7 +277,7 @@ class ResponseCache:
 
     async def _applied(self, prepared: Sequence[PlannedWrite]) -> str:
         """Execute the writes and add the records to this worker's index; return the store's failure reason, or ''."""
-        operations = [operation for one in prepared for operation in one.operations]
+        operations = [operation for write in prepared for operation in write.operations]
         if not operations:
             return ""
         try:
@@ -289,9 +289,9 @@ class ResponseCache:
             # The answers are stored and exact lookups find them; only the index failed.
             self.index.refused(str(error))
             return ""
-        for one in prepared:
-            if one.record is not None:
-                self.index.kept(one.record)
+        for write in prepared:
+            if write.record is not None:
+                self.index.kept(write.record)
         return ""
 
     def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:

@@ -65,9 +65,9 @@ class VectorCache:
         common = blake2b(prefixed(prefix.encode()), digest_size=DIGEST_BYTES, key=self._secret)
         common.update(prefixed(orjson.dumps(model, option=orjson.OPT_SORT_KEYS)))
         keys = []
-        for one in inputs:
+        for text in inputs:
             digest = common.copy()
-            digest.update(prefixed(orjson.dumps(one)))
+            digest.update(prefixed(orjson.dumps(text)))
             keys.append(f"{prefix}{ENTRY}{digest.hexdigest()}")
         return keys
 
@@ -88,7 +88,7 @@ class VectorCache:
     async def write(self, vectors: Mapping[str, StoredVector]) -> None:
         """Store vectors by their keys, in slices, between which the event loop serves others."""
         now = self.clock()
-        fresh = [(key, one) for key, one in vectors.items() if one.expires_at > now]
+        fresh = [(key, vector) for key, vector in vectors.items() if vector.expires_at > now]
         for start in range(0, len(fresh), _SLICE):
             puts = [
                 shelf.put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
@@ -107,9 +107,9 @@ class VectorCache:
         return StoredVector(value[_HEAD.size :], tokens, created_at, expires_at)
 
 
-def _encoded(key: str, one: StoredVector) -> bytes:
-    head = _HEAD.pack(_MAGIC, _VERSION, 0, one.tokens, one.created_at, one.expires_at, _digest_of(key))
-    value = bytearray(head + one.vector)
+def _encoded(key: str, vector: StoredVector) -> bytes:
+    head = _HEAD.pack(_MAGIC, _VERSION, 0, vector.tokens, vector.created_at, vector.expires_at, _digest_of(key))
+    value = bytearray(head + vector.vector)
     struct.pack_into(">I", value, 4, zlib.crc32(value[_CHECKED_FROM:]))
     return bytes(value)
 

@@ -123,10 +123,10 @@ def _is_text(value: Any) -> bool:
 def _filtered(results: Any) -> bool:
     """Return whether a provider's filter removed something (Azure's `content_filter_results`, of choice or prompt)."""
     if isinstance(results, list):
-        return any(_filtered(one.get("content_filter_results")) for one in results if isinstance(one, dict))
+        return any(_filtered(result.get("content_filter_results")) for result in results if isinstance(result, dict))
     if not isinstance(results, dict):
         return False
-    return any(isinstance(one, dict) and one.get("filtered") is True for one in results.values())
+    return any(isinstance(result, dict) and result.get("filtered") is True for result in results.values())
 
 
 @dataclass(slots=True)

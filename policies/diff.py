@@ -117,12 +117,12 @@ def unguarded_quality(found: Difference, after: Rules) -> Finding | None:
     return Finding(at, message, "T603", mend, (Edit(at, "-2%"),))
 
 
-def same_requests(one: Expression, other: Expression, ranges: Ranges) -> bool:
+def same_requests(rule: Expression, other: Expression, ranges: Ranges) -> bool:
     """Return whether two rules certainly hold for the same requests."""
-    if one.source == other.source:
+    if rule.source == other.source:
         return True
-    cases = combinations([one, other], ranges)
-    return cases is not None and all(one.holds(values) == other.holds(values) for values in cases if can_occur(values))
+    cases = combinations([rule, other], ranges)
+    return cases is not None and all(rule.holds(values) == other.holds(values) for values in cases if can_occur(values))
 
 
 def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.10g}") -> str:
@@ -232,8 +232,8 @@ class _Differences:
 
     def _uncalibrated(self, path: KeyPath) -> None:
         """Compare the thresholds in force: one that is left out follows from `confidence_below`."""
-        one, other = self._before.escalate.when, self._after.escalate.when
-        was, is_ = one.threshold(calibrated=False), other.threshold(calibrated=False)
+        thresholds, other = self._before.escalate.when, self._after.escalate.when
+        was, is_ = thresholds.threshold(calibrated=False), other.threshold(calibrated=False)
         if not _equal(was, is_):
             note = "" if other.uncalibrated_below is not None else "The default where it is left out."
             self.add(path, f"{was:.10g}", f"{is_:.10g}", note=note)
@@ -243,11 +243,11 @@ class _Differences:
             return
         alike = self._before.tiers == self._after.tiers and _start_alike(before, after, self._after.tiers, self._ranges)
         for tier in dict.fromkeys([*before, *after]):
-            one, other = before.get(tier), after.get(tier)
-            if one is None or other is None:
-                self.add((*_START, tier), written(one), written(other), "rewritten" if alike else "changes")
+            old, other = before.get(tier), after.get(tier)
+            if old is None or other is None:
+                self.add((*_START, tier), written(old), written(other), "rewritten" if alike else "changes")
             else:
-                self._rule((*_START, tier), one, other, alike=alike)
+                self._rule((*_START, tier), old, other, alike=alike)
         if [tier for tier in before if tier in after] != [tier for tier in after if tier in before]:
             note = "The rules are read in this order" + ("; the same requests start at each tier." if alike else ".")
             order = " then ".join(before), " then ".join(after)
@@ -286,15 +286,15 @@ def _effect(path: KeyPath) -> str:
     return f"{effect} {DROPS}" if path[0] in {"cache", "output", "tiers", "tier_fields"} else effect
 
 
-def _equal(one: Any, other: Any) -> bool:
+def _equal(value: Any, other: Any) -> bool:
     """Return whether two values are equal, but for the last digits of numbers that were converted from other units."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, int | float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-12)
-    if isinstance(one, tuple) and isinstance(other, tuple):
-        return len(one) == len(other) and all(_equal(*pair) for pair in zip(one, other, strict=True))
-    return bool(one == other)
+    if isinstance(value, bool) or isinstance(other, bool):
+        return value is other
+    if isinstance(value, int | float) and isinstance(other, int | float):
+        return math.isclose(value, other, rel_tol=1e-12)
+    if isinstance(value, tuple) and isinstance(other, tuple):
+        return len(value) == len(other) and all(_equal(*pair) for pair in zip(value, other, strict=True))
+    return bool(value == other)
 
 
 def _start_alike(

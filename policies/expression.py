@@ -207,7 +207,7 @@ class _Words(ast.NodeTransformer):
 
     def visit_Compare(self, node: ast.Compare) -> ast.Compare:
         operands = [node.left, *node.comparators]
-        name = next((one.id for one in operands if isinstance(one, ast.Name) and one.id in WORDS), None)
+        name = next((operand.id for operand in operands if isinstance(operand, ast.Name) and operand.id in WORDS), None)
         if name is None:
             return node
         written, at = ast.unparse(node), _start(node, self._text)
@@ -215,9 +215,9 @@ class _Words(ast.NodeTransformer):
         if len(node.ops) != 1 or not isinstance(node.ops[0], ast.Eq | ast.NotEq):
             message = f"{written!r} is not allowed: {name} is a word; compare it with == or !=: {first!r}"
             raise ExpressionError(message, at)
-        others = [one for one in operands if not (isinstance(one, ast.Name) and one.id == name)]
-        words = [_word(one) for one in others]
-        unknown = [(one, word) for one, word in zip(others, words, strict=True) if word not in WORDS[name]]
+        others = [operand for operand in operands if not (isinstance(operand, ast.Name) and operand.id == name)]
+        words = [_word(operand) for operand in others]
+        unknown = [(operand, word) for operand, word in zip(others, words, strict=True) if word not in WORDS[name]]
         if unknown or len(words) != 1:
             hint = did_you_mean(unknown[0][1] or "", WORDS[name]) if unknown else ""
             instead = None
@@ -383,13 +383,13 @@ def nothing_left(
     rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = _always
 ) -> bool:
     """Return whether one of the rules `above` holds wherever `rule` does; False where that is not known."""
-    if any(one.tree is None for one in (rule, *above)):
+    if any(expression.tree is None for expression in (rule, *above)):
         return True  # one of those above is `otherwise`, or the rule itself is
     samples = combinations([rule, *above], ranges)
     if samples is None:
         return False
     held = [values for values in samples if possible(values) and rule.holds(values)]
-    return bool(held) and all(any(one.holds(values) for one in above) for values in held)
+    return bool(held) and all(any(expression.holds(values) for expression in above) for values in held)
 
 
 def combinations(rules: Sequence[Expression], ranges: Ranges) -> Iterator[Values] | None:
@@ -411,13 +411,13 @@ def constants_by_name(rule: Expression) -> dict[str, frozenset[float]]:
     found: dict[str, set[float]] = {name: set() for name in rule.names}
     for node in () if rule.tree is None else _comparisons(rule.tree):
         numbers = {
-            float(one.value)
-            for one in ast.walk(node)
-            if isinstance(one, ast.Constant) and isinstance(one.value, int | float) and abs(one.value) < _HUGE
+            float(number.value)
+            for number in ast.walk(node)
+            if isinstance(number, ast.Constant) and isinstance(number.value, int | float) and abs(number.value) < _HUGE
         }
-        for one in ast.walk(node):
-            if isinstance(one, ast.Name):
-                found[one.id] |= numbers
+        for child in ast.walk(node):
+            if isinstance(child, ast.Name):
+                found[child.id] |= numbers
     return {name: frozenset(numbers) for name, numbers in found.items()}
 
 
@@ -441,5 +441,5 @@ def _comparisons(tree: ast.expr) -> list[ast.Compare]:
 
 def _compares_numbers_of_requests(node: ast.Compare, ranges: Ranges) -> bool:
     operands = [node.left, *node.comparators]
-    names = [{one.id for one in ast.walk(operand) if isinstance(one, ast.Name)} for operand in operands]
+    names = [{child.id for child in ast.walk(operand) if isinstance(child, ast.Name)} for operand in operands]
     return sum(any(not (ranges[name].flag or ranges[name].words) for name in some) for some in names) > 1

@@ -373,7 +373,7 @@ def _stages_fit_the_whole(policy: Rules) -> Iterator[Finding]:
     """Yield quantiles at which a request's stages add up to more than the first token or the answer may take."""
     slo = policy.slo
     for quantile in ("p50", "p95", "p99"):
-        parts = {name: s for name, one in slo.stages.items() if (s := getattr(one, quantile)) is not None}
+        parts = {name: s for name, stage in slo.stages.items() if (s := getattr(stage, quantile)) is not None}
         before = {name: seconds for name, seconds in parts.items() if name != "decode"}
         first_s, total_s = getattr(slo.ttft, quantile), getattr(slo.total, quantile)
         last = (f"slo.total.{quantile}", total_s, parts) if total_s else ("slo.deadline", slo.deadline, parts)

@@ -137,7 +137,7 @@ class PolicySet:
 
     def passes_on(self, path: str) -> bool:
         """Return whether a policy of any surface has this path, or one above it, among its `endpoints.other`."""
-        return any(one.endpoints.other_path(path) is not None for one in self._with_other)
+        return any(policy.endpoints.other_path(path) is not None for policy in self._with_other)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -164,7 +164,7 @@ def names(
                 f"surface {policy.surface!r} is already in {first}; choose another name, or delete one of the files"
             )
             free = document.file.name.split(".")[0]
-            edits = () if free in {one.surface for one, _ in read} else (Edit(("surface",), free),)
+            edits = () if free in {policy.surface for policy, _ in read} else (Edit(("surface",), free),)
             problems.append(document.locate(Finding(("surface",), message, "T703", "", edits)))
         by_name.setdefault(policy.surface, policy)
         owner.setdefault(policy.surface, document)

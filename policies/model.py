@@ -391,7 +391,7 @@ class Escalate(Section):
 
     def eased(self, factor: float) -> Escalate:
         """Return the rules with thresholds of confidence times that factor; 0 takes an answer of any confidence."""
-        calibrated, other = (self.when.threshold(calibrated=one) * factor for one in (True, False))
+        calibrated, other = (self.when.threshold(calibrated=flag) * factor for flag in (True, False))
         return self.model_copy(
             update={"when": self.when.model_copy(update={"confidence_below": calibrated, "uncalibrated_below": other})}
         )

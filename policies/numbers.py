@@ -93,7 +93,7 @@ def with_numbers(text: str, values: Mapping[str, float]) -> str:
     if missing := sorted(values.keys() - known.keys()):
         raise NotANumber(f"the policy has no number {missing[0]!r} any more; its numbers are {', '.join(known)}")
     # Of one rule the last number comes first, so that the places of those before it stay right.
-    for number in sorted((known[name] for name in values), key=lambda one: -one.begin):
+    for number in sorted((known[name] for name in values), key=lambda number: -number.begin):
         if values[number.name] != number.value:
             whole = source_of(text, number.path) or ""
             changed = whole[: number.begin] + f"{values[number.name]:.10g}" + whole[number.end :]
@@ -162,4 +162,4 @@ def _alone(whole: str, path: KeyPath, group: Group, label: str, least: float) ->
 def _round(value: float) -> float:
     """Return the nearest of 1, 2 and 5 times a power of ten that is not greater."""
     digit, power = f"{value:.0e}".split("e")
-    return float(f"{max(one for one in (1, 2, 5) if one <= int(digit))}e{power}")
+    return float(f"{max(step for step in (1, 2, 5) if step <= int(digit))}e{power}")

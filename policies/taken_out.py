@@ -54,23 +54,23 @@ TAKEN_OUT: Final = (
 
 def taken_out_in(content: Any) -> Iterator[tuple[TakenOut, Any]]:
     """Yield each key or word of a policy's content that was taken out, with the value that it has there."""
-    for one in TAKEN_OUT:
-        section = _at(content, one.at[:-1])
-        if isinstance(section, Mapping) and section.get(one.at[-1]) in one.words:
-            yield one, section[one.at[-1]]
+    for key in TAKEN_OUT:
+        section = _at(content, key.at[:-1])
+        if isinstance(section, Mapping) and section.get(key.at[-1]) in key.words:
+            yield key, section[key.at[-1]]
 
 
 def without_taken_out(content: Any) -> Any:
     """Return a policy's content as it is read now."""
-    for one, _ in taken_out_in(content):
-        content = _put(content, one.at, one.instead)
+    for key, _ in taken_out_in(content):
+        content = _put(content, key.at, key.instead)
     return _with_fields_at_tiers(content)
 
 
 def add_taken_out(canonical: dict[str, Any], content: Any) -> None:
     """Put into what a policy's version is the hash of what was a part of it before."""
-    values = {one.at: one.usual for one in TAKEN_OUT if one.usual is not None}
-    values |= {one.at: value for one, value in taken_out_in(content)}
+    values = {key.at: key.usual for key in TAKEN_OUT if key.usual is not None}
+    values |= {key.at: value for key, value in taken_out_in(content)}
     for at, value in values.items():
         _at(canonical, at[:-1])[at[-1]] = value
     if written := {how: values for how, values in _set_in_output(content).items() if values}:
@@ -83,9 +83,9 @@ def add_taken_out(canonical: dict[str, Any], content: Any) -> None:
 
 def lint_taken_out(content: Any) -> Iterator[Finding]:
     """Yield a finding for each key or word that was taken out."""
-    for one, _ in taken_out_in(content):
-        mend = f"write {one.instead}" if one.instead else "leave it out"
-        yield Finding(one.at, one.message, "T109", mend, (Edit(one.at, one.instead or None),))
+    for key, _ in taken_out_in(content):
+        mend = f"write {key.instead}" if key.instead else "leave it out"
+        yield Finding(key.at, key.message, "T109", mend, (Edit(key.at, key.instead or None),))
 
     for how in _set_in_output(content):
         message = f"output no longer sets fields: they are read as {how} of every tier that says no other"

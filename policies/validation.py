@@ -103,8 +103,8 @@ def validate(model: type[Model], document: Document, refuse: Refuse = lambda _pa
         details = error.errors(include_url=False, include_input=False)
         problems += [problem for detail in _without_echoes(details) for problem in _problems(model, detail, document)]
         # A key that is missing only because its name is misspelt is told once.
-        renamed = {dotted((*edit.path[:-1], edit.rename)) for one in problems for edit in one.edits if edit.rename}
-        problems = [one for one in problems if one.code != "T104" or one.key not in renamed]
+        renamed = {dotted((*edit.path[:-1], edit.rename)) for fault in problems for edit in fault.edits if edit.rename}
+        problems = [problem for problem in problems if problem.code != "T104" or problem.key not in renamed]
         raise InvalidContent(sorted(problems, key=lambda problem: (problem.line, problem.column))) from None
     if problems:
         raise InvalidContent(problems)

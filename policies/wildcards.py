@@ -35,17 +35,17 @@ def weight(pattern: str) -> int:
     return len(pattern) - pattern.count(STAR)
 
 
-def overlap(one: str, other: str) -> bool:
+def overlap(pattern: str, other: str) -> bool:
     """Return whether some name matches both patterns, of which the first 256 characters are read."""
-    one, other = one[:_MOST_CHARS], other[:_MOST_CHARS]
-    # From the end: whether what is left of `one` and, by its place, of `other` can match the same text.
+    pattern, other = pattern[:_MOST_CHARS], other[:_MOST_CHARS]
+    # From the end: whether what is left of `pattern` and, by its place, of `other` can match the same text.
     after = [not other[j:].strip(STAR) for j in range(len(other) + 1)]
-    for i in reversed(range(len(one))):
-        here = [not one[i:].strip(STAR)] * (len(other) + 1)
+    for i in reversed(range(len(pattern))):
+        here = [not pattern[i:].strip(STAR)] * (len(other) + 1)
         for j in reversed(range(len(other))):
-            if STAR in (one[i], other[j]):  # it matches nothing, or what the other has next
+            if STAR in (pattern[i], other[j]):  # it matches nothing, or what the other has next
                 here[j] = after[j] or here[j + 1]
             else:
-                here[j] = one[i] == other[j] and after[j + 1]
+                here[j] = pattern[i] == other[j] and after[j + 1]
         after = here
     return after[0]

@@ -196,7 +196,7 @@ def _steered(policy: Policy, given: DecisionInput, spent: Spent, steering: Steer
 
 def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> str:
     """Return the adequate tier that costs the conversation least; the first where its own cost is not known."""
-    known = {name: one.usd for name in adequate if (one := costs.get(name)) is not None and one.usd is not None}
+    known = {name: cost.usd for name in adequate if (cost := costs.get(name)) is not None and cost.usd is not None}
     if adequate[0] not in known:
         return adequate[0]
     return min([name for name in known if not health[name].unavailable], key=known.__getitem__)
@@ -255,9 +255,9 @@ def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dic
     ladder, needed = policy.ladder if clamp is None else clamp.of(policy), needs(given.features)
     unfit: dict[str, str] = {}
     for name in ladder:
-        one = health[name]
-        if not needed <= one.capabilities or (one.context is not None and given.room > one.context):
-            unfit[name] = one.unfit_for(needed, given.room)
+        state = health[name]
+        if not needed <= state.capabilities or (state.context is not None and given.room > state.context):
+            unfit[name] = state.unfit_for(needed, given.room)
     if not unfit and ladder:
         return ladder, unfit
     capable = tuple(name for name in ladder if name not in unfit)

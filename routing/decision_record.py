@@ -78,7 +78,7 @@ class TierFacts:
 
 def facts_of(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
     """Return the facts of these tiers, in their order."""
-    return tuple([TierFacts(one.name, one.capabilities, one.endpoints, one.context) for one in health.values()])
+    return tuple([TierFacts(tier.name, tier.capabilities, tier.endpoints, tier.context) for tier in health.values()])
 
 
 def record_of(given: DecisionInput) -> Record:
@@ -103,10 +103,10 @@ def record_of(given: DecisionInput) -> Record:
         int(given.holdout),
         [clamp.min_tier, clamp.max_tier] if clamp is not None else 0,
         _of_difficulty(given.difficulty),
-        [_of_health(one) for one in given.health.values()],
+        [_of_health(tier) for tier in given.health.values()],
     ]
     if features.before is not None or features.last_tier or given.costs:
-        costs = [list(one) if (one := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
+        costs = [list(cost) if (cost := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
         record.append([features.before, features.last_tier, *([] if costs is None else [costs])])
     if given.spent is not None:
         record += ([*_NOTHING_BEFORE],) if len(record) == _WITHOUT_MORE else ()
@@ -137,7 +137,7 @@ def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> Dec
                 before=before,
                 last_tier=last_tier,
             ),
-            {facts.name: _health(facts, one) for facts, one in zip(tiers, health, strict=True)},
+            {facts.name: _health(facts, state) for facts, state in zip(tiers, health, strict=True)},
             budget_s,
             ttft_s,
             Clamp(*clamp) if clamp else None,
@@ -180,7 +180,7 @@ def named(record: Record | None, outcome: Record | None) -> tuple[dict[str, Any]
             "min_tier": min_tier,
             "max_tier": max_tier,
             "difficulty": _named_difficulty(difficulty),
-            "health": [_named_health(one) for one in health],
+            "health": [_named_health(values) for values in health],
             "before": before,
             "last_tier": last_tier,
             "costs": [dict(zip(TierCost._fields, one or _NO_COST, strict=True)) for one in costs[0]] if costs else None,
@@ -206,14 +206,14 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         0
         if difficulty is None
         else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
-        [_unnamed_health(one) for one in given["health"]],
+        [_unnamed_health(named) for named in given["health"]],
     ]
     costs = given.get("costs")
     if before is not None or last_tier or costs:
         record.append([before, last_tier])
         if costs:
-            told = [[one[name] for name in TierCost._fields] for one in costs]
-            record[-1].append([0 if one == _NO_COST else one for one in told])
+            told = [[cost[name] for name in TierCost._fields] for cost in costs]
+            record[-1].append([0 if cost == _NO_COST else cost for cost in told])
     if (share := given.get("budget_share")) is not None:
         record += ([*_NOTHING_BEFORE],) if len(record) == _WITHOUT_MORE else ()
         record.append([share, given["budget_cap"]])
@@ -251,7 +251,7 @@ def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
 
 def _costs(tiers: Sequence[TierFacts], record: Sequence[Record | int]) -> dict[str, TierCost]:
     named = zip(tiers, record, strict=False)
-    return {facts.name: TierCost(*one) for facts, one in named if isinstance(one, Sequence)}
+    return {facts.name: TierCost(*values) for facts, values in named if isinstance(values, Sequence)}
 
 
 def _of_difficulty(difficulty: Difficulty | None) -> Record | int:

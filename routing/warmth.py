@@ -184,7 +184,7 @@ class ReadingSpeed:
     def observe(self, cold: int, seconds: float) -> None:
         """Add a call: tokens that were read cold, and seconds to the first token."""
         added = (1.0, cold, seconds, cold * cold, cold * seconds)
-        self._sums = [before * _KEEPS + one for before, one in zip(self._sums, added, strict=True)]
+        self._sums = [before * _KEEPS + gain for before, gain in zip(self._sums, added, strict=True)]
 
     def more_s(self, cold: int) -> float:
         """Return the seconds that so many cold tokens take more than those of the usual call; 0 if not known."""

@@ -37,7 +37,7 @@ def conversation_of(messages: Sequence[Mapping[str, Any]], longest: int, longest
     a message that is not plain text of user, assistant or, before all others, system; a call of a tool; more than 12
     turns or 8,000 characters; a text of more than `longest` characters, or user turns of more than `longest_embedded`.
     """
-    begin = next((at for at, one in enumerate(messages) if one.get("role") not in _AROUND), len(messages))
+    begin = next((at for at, message in enumerate(messages) if message.get("role") not in _AROUND), len(messages))
     if not 1 < len(messages) - begin <= _MOST_TURNS or messages[-1].get("role") != "user":
         return None
     turns: list[Turn] = []

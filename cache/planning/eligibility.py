@@ -156,7 +156,7 @@ def why_not_in_context(question: str) -> str:
     too: it need not stand alone, but needs a word of its own.
     """
     words = _words_of(question)
-    if words.own == 0 or any(one.size + one.meta == 0 and one.length < _ASKS_SOMETHING for one in words.foreign):
+    if words.own == 0 or any(part.size + part.meta == 0 and part.length < _ASKS_SOMETHING for part in words.foreign):
         return _FOLLOW_UP
     return next((reason for reason, _, holds in _RULES if reason != _FOLLOW_UP and holds(words)), "")
 
@@ -215,10 +215,10 @@ def _points_back(question: _QuestionWords) -> bool:
 def _hangs(question: _QuestionWords) -> bool:
     """Return whether a question in another language leans, continues or points back, by the lexicon of its language."""
     return any(
-        one.size == 0
-        or (one.opens and one.size < _STANDS_ALONE + (not one.asks))
-        or (one.points_back and one.size < _STANDS_ALONE)
-        for one in question.foreign
+        reading.size == 0
+        or (reading.opens and reading.size < _STANDS_ALONE + (not reading.asks))
+        or (reading.points_back and reading.size < _STANDS_ALONE)
+        for reading in question.foreign
     )
 
 
@@ -248,7 +248,7 @@ def _of_language(question: _QuestionWords) -> bool:
     return (
         not question.seen.isdisjoint(_OF_TEXT)
         or not _PAIRS.isdisjoint(question.pairs)
-        or any(one.mentions for one in question.foreign)
+        or any(reading.mentions for reading in question.foreign)
     )
 
 

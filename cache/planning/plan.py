@@ -133,7 +133,7 @@ def fingerprint(
     for part in (embedder.encode(), _BY_TURNS):
         partition.update(prefixed(part))
     text, asked = (
-        unicodedata.normalize("NFC", one) if _composable(one) else one for one in (turns.text, turns.user_turns)
+        unicodedata.normalize("NFC", text) if _composable(text) else text for text in (turns.text, turns.user_turns)
     )
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", text, asked)
 

@@ -276,7 +276,7 @@ def scopes_in(reply: object) -> list[Listed]:
         with contextlib.suppress(ValueError, TypeError):  # malformed
             *words, until = orjson.loads(value)
             listed.append(Listed(Scope(prefix_of(digest.decode()), *words), until))
-    return sorted(listed, key=lambda one: (one.scope.surface, one.scope.owner, -one.scope.generation, -one.until))
+    return sorted(listed, key=lambda row: (row.scope.surface, row.scope.owner, -row.scope.generation, -row.until))
 
 
 def unlisted(scope: Scope) -> Command:

@@ -195,7 +195,7 @@ class _Reader:
         self._session = session
         self._longest = longest
         self._unknown = tokenizer.unknown if isinstance(tokenizer, UnigramTokenizer) else _unknown_token(tokenizer)
-        self._types = {one.name: _TYPES[one.type] for one in session.get_inputs()}
+        self._types = {tensor.name: _TYPES[tensor.type] for tensor in session.get_inputs()}
 
     def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | float]:
         """Return the logits of each pair, shape (labels,).
@@ -205,10 +205,10 @@ class _Reader:
         score would depend on the pairs beside it (by up to 0.1), and what is read together is padded.
         """
         encoded: Sequence[Any] = self._tokenizer.encode_batch(list(pairs))
-        made: list[NDArray[np.float64] | float] = [0.0 if self._unknown not in one.ids else UNREAD for one in encoded]
-        for row, one in enumerate(encoded):
-            if not made[row] and len(one.ids) <= self._longest:
-                made[row] = np.asarray(self._session.run(None, self._inputs(one))[0][0], np.float64)
+        made: list[NDArray[np.float64] | float] = [0.0 if self._unknown not in row.ids else UNREAD for row in encoded]
+        for row, encoding in enumerate(encoded):
+            if not made[row] and len(encoding.ids) <= self._longest:
+                made[row] = np.asarray(self._session.run(None, self._inputs(encoding))[0][0], np.float64)
         return made
 
     def _inputs(self, encoded: Any) -> dict[str, NDArray[Any]]:
@@ -270,7 +270,7 @@ def _open_session(model: Path, threads: int) -> InferenceSession:
 
 
 def _check_inputs(model: Path, session: InferenceSession) -> None:
-    inputs = {one.name: one.type for one in session.get_inputs()}
+    inputs = {tensor.name: tensor.type for tensor in session.get_inputs()}
     strange = sorted(name for name, kind in inputs.items() if name not in _INPUTS or kind not in _TYPES)
     if strange or "input_ids" not in inputs:
         what = ", ".join(f"{name} ({kind})" for name, kind in inputs.items())
@@ -286,7 +286,7 @@ def _longest(folder: Path, config: Mapping[str, Any]) -> int:
     if positions is not None and config.get("model_type") in _AFTER_PADDING:
         positions -= (_number(config.get("pad_token_id")) or 1) + 1
     limit = _number(_read_json(beside).get("model_max_length")) if beside.is_file() else None
-    limits = [one for one in (positions, limit) if one is not None and 2 < one < _LONGEST]
+    limits = [length for length in (positions, limit) if length is not None and 2 < length < _LONGEST]
     if not limits:
         raise CrossEncoderError(f"{folder / 'config.json'}: no max_position_embeddings; {_EXPORT}")
     return min(limits)

@@ -251,8 +251,8 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
 def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortlist:
     """Return the candidate with the highest score, from a cross-encoder's `scores` in the order of `doubtful`."""
     pairs = zip(scores, chosen.doubtful, strict=True)
-    found = [(blend.score(read, one.cosine), one.place, read) for read, one in pairs]
-    score, place, read = max(found, key=lambda one: one[0])
+    found = [(blend.score(read, checked.cosine), checked.place, read) for read, checked in pairs]
+    score, place, read = max(found, key=lambda scored: scored[0])
     unread = f"{_GUARD}unknown_token" if read == UNREAD else ""
     return Shortlist(place, Verdict(score, unread, "cross_encoder", None if unread else read))
 
@@ -300,7 +300,7 @@ def _foreign_wording(code: str, text: str) -> str:
 def _without_closing(words: list[str]) -> list[str]:
     """Remove polite words from the end, and the punctuation before them."""
     end = [word.lower() for word in words[-2:]]
-    while words and (polite := next((one for one in _POLITE if end[-len(one) :] == one), None)) is not None:
+    while words and (polite := next((phrase for phrase in _POLITE if end[-len(phrase) :] == phrase), None)) is not None:
         del words[-len(polite) :]
         if words:
             words[-1] = words[-1].rstrip(",.!?")

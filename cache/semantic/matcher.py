@@ -95,7 +95,7 @@ class SemanticMatcher:
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
-        chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in own], most)
+        chosen = shortlist(self._decide(semantic), question, [(hit.question, hit.similarity) for hit in own], most)
         if chosen is not None:
             best = BestNeighbour(own[chosen.place], chosen.verdict, vetoed=chosen.vetoed)
             return Candidates(best, chosen, own)
@@ -110,7 +110,7 @@ class SemanticMatcher:
         queue, chosen = self._queue_of(semantic), found.chosen
         if queue is None or chosen is None or not chosen.doubtful:
             return found.best
-        pairs = [(found.near[one.place].question, question) for one in chosen.doubtful]
+        pairs = [(found.near[candidate.place].question, question) for candidate in chosen.doubtful]
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
@@ -122,9 +122,9 @@ class SemanticMatcher:
         self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache
     ) -> Candidates | None:
         """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
-        near = [one for one in found.near if one is not passed]
+        near = [neighbour for neighbour in found.near if neighbour is not passed]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
-        chosen = shortlist(self._decide(semantic), question, [(one.question, one.similarity) for one in near], most)
+        chosen = shortlist(self._decide(semantic), question, [(hit.question, hit.similarity) for hit in near], most)
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)
 
     def _decide(self, semantic: SemanticCache) -> Decide:

@@ -68,11 +68,11 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
         reworded = _reworded(ours, theirs)
         if [turn.speaker for turn in ours] != [turn.speaker for turn in theirs] or len(reworded) > _MOST_REWORDED:
             return Verdict(cosine, "guard: turns", "guards")
-        refused = next(filter(None, (_difference(one, other, semantic.guards) for one, other in reworded)), "")
+        refused = next(filter(None, (_difference(turn, other, semantic.guards) for turn, other in reworded)), "")
         if refused := refused or _other_names(ours, theirs, semantic.guards):
             return Verdict(cosine, f"guard: {refused}", "guards")
-        for one, other in reworded:
-            verdict = decide(one.text, other.text, cosine)
+        for our, other in reworded:
+            verdict = decide(our.text, other.text, cosine)
             if verdict.refused.startswith("guard: "):
                 return verdict
         return Verdict(cosine, "", "guards") if _unsettled(reworded) else Verdict(1.0, "", "rule")
@@ -82,8 +82,8 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
 
 def _sentence_by_sentence(differing: Sequence[TextPair], decide: Decide, cosine: float) -> Verdict:
     """Return the verdict on two long texts that differ in these sentences only: each pair has to pass the guards."""
-    for one, other in differing:
-        verdict = decide(one, other, cosine)
+    for turn, other in differing:
+        verdict = decide(turn, other, cosine)
         if verdict.refused.startswith("guard: "):
             return verdict
     return Verdict(cosine, "", "guards") if differing else Verdict(1.0, "", "rule")
@@ -91,31 +91,31 @@ def _sentence_by_sentence(differing: Sequence[TextPair], decide: Decide, cosine:
 
 def _reworded(ours: Sequence[Turn], theirs: Sequence[Turn]) -> list[tuple[Turn, Turn]]:
     """Return the pairs of turns that are not equal, without the slips of either."""
-    pairs = [(one, other) for one, other in zip(ours, theirs, strict=False) if one.text != other.text]
-    texts = [respelled(one.text, other.text) for one, other in pairs]
+    pairs = [(turn, other) for turn, other in zip(ours, theirs, strict=False) if turn.text != other.text]
+    texts = [respelled(turn.text, other.text) for turn, other in pairs]
     return [
-        (one._replace(text=left), other._replace(text=right))
-        for (one, other), (left, right) in zip(pairs, texts, strict=True)
+        (turn._replace(text=left), other._replace(text=right))
+        for (turn, other), (left, right) in zip(pairs, texts, strict=True)
     ]
 
 
 def _unsettled(reworded: Sequence[tuple[Turn, Turn]]) -> list[TextPair]:
     """Return the pairs that differ in more than case, spaces, punctuation and polite phrases."""
-    return [(one.text, other.text) for one, other in reworded if not same_words(one.text, other.text)]
+    return [(turn.text, other.text) for turn, other in reworded if not same_words(turn.text, other.text)]
 
 
-def _difference(one: Turn, other: Turn, guards: Collection[str]) -> str:
+def _difference(turn: Turn, other: Turn, guards: Collection[str]) -> str:
     """Return what forbids taking one turn for the other whatever their wording, or ''."""
-    if one.speaker == HASH:
+    if turn.speaker == HASH:
         return "answer"
-    if one.speaker == USER and (reason := why_not_in_context(one.text) or why_not_in_context(other.text)):
+    if turn.speaker == USER and (reason := why_not_in_context(turn.text) or why_not_in_context(other.text)):
         return reason
-    return Pair(one.text, other.text).refusal(guards, "turn")
+    return Pair(turn.text, other.text).refusal(guards, "turn")
 
 
 def _other_names(ours: Sequence[Turn], theirs: Sequence[Turn], guards: Collection[str]) -> str:
     """Return the guard that refuses turns before the last, or ''."""
-    pairs = (Pair(one.text, other.text) for one, other in _reworded(ours[:-1], theirs[:-1]))
+    pairs = (Pair(turn.text, other.text) for turn, other in _reworded(ours[:-1], theirs[:-1]))
     return next(filter(None, (pair.refusal(guards, "earlier") for pair in pairs)), "")
 
 
@@ -132,7 +132,7 @@ class TurnScorer:
     def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         """Return the score of each pair; that of two conversations is the lowest of their turns' scores."""
         parts = [_parts(stored, asked) for stored, asked in pairs]
-        flat = [(one, other) for some in parts for one, other, _ in some]
+        flat = [(text, other) for some in parts for text, other, _ in some]
         scores = iter(self._scorer.scores(flat) if flat else ())
         return [min((_raised(next(scores), by) for *_, by in some), default=1.0) for some in parts]
 
@@ -144,25 +144,25 @@ def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
         differing = differing_sentences(stored, asked, wording)
         if differing is None:
             return [(*respelled(stored, asked), 0.0)]
-        texts = [respelled(one, other) for one, other in differing]
+        texts = [respelled(text, other) for text, other in differing]
         return [(*pair, _SAME_CONTENT if _same_content(*pair) else 0.0) for pair in texts if not same_words(*pair)]
     pairs = list(zip(ours, theirs, strict=False))
-    answers = [*(one if one == other else None for one, other in pairs[1:]), None]
+    answers = [*(text if text == other else None for text, other in pairs[1:]), None]
     parts = [
-        (respelled(one.text, other.text), one.speaker == USER and _says_something(answer))
-        for (one, other), answer in zip(pairs, answers, strict=True)
-        if one.text != other.text
+        (respelled(text.text, other.text), text.speaker == USER and _says_something(answer))
+        for (text, other), answer in zip(pairs, answers, strict=True)
+        if text.text != other.text
     ]
     return [(*texts, _SAME_ANSWER if same else _SAME_PLACE) for texts, same in parts if not same_words(*texts)]
 
 
-def _same_content(one: str, other: str) -> bool:
+def _same_content(text: str, other: str) -> bool:
     """Return whether two English statements tell of the same things, in the same order, time and roles, and differ in
     words without content only.
     """
-    if "?" in one + other or language_of(one) != ENGLISH or language_of(other) != ENGLISH:
+    if "?" in text + other or language_of(text) != ENGLISH or language_of(other) != ENGLISH:
         return False
-    a, b = gist(one), gist(other)
+    a, b = gist(text), gist(other)
     told = [
         (
             said.persons,

@@ -113,7 +113,7 @@ def _sentinel_url(url: str, slack: float) -> tuple[dict[str, Any], _Masters]:
     credentials, at, hosts = parts.netloc.rpartition("@")
     addresses = [urlsplit(f"//{host}") for host in hosts.split(",")]
     name, _, db = parts.path.strip("/").partition("/")
-    if not name or (db and not db.isdecimal()) or not all(one.hostname for one in addresses):
+    if not name or (db and not db.isdecimal()) or not all(address.hostname for address in addresses):
         raise ValueError("a Sentinel's address, or the master's name, is missing")
     # redis-py reads the rest: credentials, database and options.
     options = {**parse_url(f"{scheme}://{credentials}{at}localhost/{db}?{parts.query}"), **_limits(slack)}
@@ -124,7 +124,7 @@ def _sentinel_url(url: str, slack: float) -> tuple[dict[str, Any], _Masters]:
     }
     shared = {name: value for name, value in options.items() if name not in _OF_THE_MASTER}
     shared["ssl"] = options.get("connection_class") is SSLConnection
-    sentinels = [(one.hostname or "", one.port or _SENTINEL_PORT) for one in addresses]
+    sentinels = [(address.hostname or "", address.port or _SENTINEL_PORT) for address in addresses]
     return options, _Masters(name, sentinels, shared | theirs)
 
 

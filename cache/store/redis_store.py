@@ -87,9 +87,9 @@ class RedisStore:
         writes: list[NodeCommand] = []
         releases: list[NodeCommand] = []
         appends: list[NodeCommand] = []
-        for one in operations:
-            kind = appends if isinstance(one, Append) else releases if isinstance(one, Release) else writes
-            kind += _parts(one)
+        for operation in operations:
+            kind = appends if isinstance(operation, Append) else releases if isinstance(operation, Release) else writes
+            kind += _parts(operation)
         nodes = self._nodes.owners((*writes, *appends))
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
@@ -103,7 +103,7 @@ class RedisStore:
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        parts = [NodeCommand(resp.key_of(one), resp.operation(one), one.optional) for one in commands]
+        parts = [NodeCommand(resp.key_of(command), resp.operation(command), command.optional) for command in commands]
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:

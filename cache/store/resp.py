@@ -109,11 +109,11 @@ _OF_MEMORY: Final = re.compile(r"^(maxmemory|maxmemory_policy|evicted_keys):(.*?
 def memory(nodes: Sequence[Sequence[Any]]) -> StoreMemory:
     """Return what one or several servers said of their memory, each in two replies."""
     facts = [dict(_OF_MEMORY.findall("\n".join(reply.decode() for reply in replies))) for replies in nodes]
-    limits = [int(one["maxmemory"]) for one in facts]
+    limits = [int(server["maxmemory"]) for server in facts]
     return StoreMemory(
         min((limit for limit in limits if limit), default=0),
-        min(str(one["maxmemory_policy"]) for one in facts),  # allkeys-..., which takes most, is the first by its name
-        sum(int(one["evicted_keys"]) for one in facts),
+        min(str(node["maxmemory_policy"]) for node in facts),  # allkeys-..., which takes most, is the first by its name
+        sum(int(server["evicted_keys"]) for server in facts),
     )
 
 

@@ -70,5 +70,5 @@ def readable(text: str) -> str:
     if not turns:
         return text
     return "\n".join(
-        f"{_SPEAKERS.get(one.speaker, '?')}: {'...' if one.speaker == HASH else one.text}" for one in turns
+        f"{_SPEAKERS.get(turn.speaker, '?')}: {'...' if turn.speaker == HASH else turn.text}" for turn in turns
     )

@@ -92,9 +92,9 @@ class Pair:
             if conflict(self.stored, self.asked):
                 return guard
         if wording:
-            one, other = read(self.stored), read(self.asked)
+            reading, other = read(self.stored), read(self.asked)
             for guard, conflict in wording:
-                if conflict(one, other):
+                if conflict(reading, other):
                     return guard
         if not question:
             return ""

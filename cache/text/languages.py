@@ -72,7 +72,7 @@ def groups_of_letters(text: str) -> list[int]:
         found.append(zlib.crc32(marked))
         for width in range(8, min(4 * _LONGEST_GROUP + 1, size), 4):
             found += [zlib.crc32(marked[at : at + width]) for at in range(0, size - width + 1, 4)]
-    return [one % BUCKETS for one in found]
+    return [gram % BUCKETS for gram in found]
 
 
 @lru_cache(maxsize=16_384)

@@ -45,7 +45,7 @@ _SHORT: Final = 7
 _RETOLD: Final = 8
 """Words that each of two stories has of its own, from which one is the other in other words."""
 
-_LACKING: Final = frozenset(word.sense for one in word_set(LISTS["lacking"]) for word in gist(f"they {one}").words)
+_LACKING: Final = frozenset(word.sense for lack in word_set(LISTS["lacking"]) for word in gist(f"they {lack}").words)
 
 _TURNED: Final = 2
 """Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
@@ -163,7 +163,7 @@ def _shortens(name: str, text: str) -> bool:
 
 def other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether one quotes what does not occur in the other."""
-    return any(quote not in other.plain for one, other in ((a, b), (b, a)) for quote in one.quotes)
+    return any(quote not in other.plain for gist, other in ((a, b), (b, a)) for quote in gist.quotes)
 
 
 def quotes_asked(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -183,7 +183,7 @@ def other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) ->
         return True
     if few and a.passive == b.passive and rest.turned > _TURNED:
         return True
-    named = [{(word.text, word.link) for word in one.words if word.name} for one in (a, b)]
+    named = [{(word.text, word.link) for word in gist.words if word.name} for gist in (a, b)]
     roaming = roaming_links(a, b)
     moving = {text for text, link in named[0] & named[1] if link in roaming}
     names = {text for text, _ in named[0]} & {text for text, _ in named[1]} - moving
@@ -206,10 +206,10 @@ def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
 
 def other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether others do what, or others than in the other. Only one of them may name somebody in its story."""
-    one, other = {*a.others}, {*b.others}
-    if not one or not other:
+    words, other = {*a.others}, {*b.others}
+    if not words or not other:
         return False
-    return one.isdisjoint(other) or (len(a.others) == len(b.others) and a.others != b.others)
+    return words.isdisjoint(other) or (len(a.others) == len(b.others) and a.others != b.others)
 
 
 def other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:

@@ -137,21 +137,21 @@ class Lexicon:
         own, numbers, kinds = list[str](), list[str](), list[set[str]]()
         sides = set[Meaning]()
         length = 0
-        for one in self._found(self._folded(text)):
-            if not one.meanings:
-                own.append(one.text)
+        for match in self._found(self._folded(text)):
+            if not match.meanings:
+                own.append(match.text)
                 length += 1
                 if not kinds:
                     kinds.append(set())
                 continue
-            kind = {kind for kind, _ in one.meanings}
+            kind = {kind for kind, _ in match.meanings}
             if not kind.isdisjoint(_AT_EDGES):
                 continue
             if kind.isdisjoint(_EMPTY):
-                own.append(one.text)
+                own.append(match.text)
             length += "openers" not in kind
             kinds.append(kind)
-            for meaning in one.meanings:
+            for meaning in match.meanings:
                 if meaning[0] == "number":
                     numbers.append(meaning[1])
                 elif meaning[0] in self._groups:
@@ -190,11 +190,11 @@ class Lexicon:
         else:
             polite = ["please" if {"please", "greetings"} & {kind for kind, _ in one.meanings} else "" for one in found]
         pieces, at = [], 0
-        for one, drop in zip(found, polite, strict=True):
-            number = next((value for kind, value in one.meanings if kind == "number"), "")
+        for match, drop in zip(found, polite, strict=True):
+            number = next((value for kind, value in match.meanings if kind == "number"), "")
             if drop or number:
-                pieces += [text[at : one.start], number]
-                at = one.end
+                pieces += [text[at : match.start], number]
+                at = match.end
         return "".join((*pieces, text[at:]))
 
     def _found(self, text: str) -> Iterator[_Found]:
@@ -304,14 +304,14 @@ def digits(word: str) -> str:
 
 def _value(numeral: str) -> str:
     """Return the value of a Chinese numeral in digits: 二十五 is 25."""
-    total = one = 0
+    total = digits = 0
     for sign in numeral:
         value = int(unicodedata.numeric("二" if sign == "两" else sign))
         if value < 10:
-            one = 10 * one + value
+            digits = 10 * digits + value
         else:
-            total, one = total + max(one, 1) * value, 0
-    return str(total + one)
+            total, digits = total + max(digits, 1) * value, 0
+    return str(total + digits)
 
 
 def _large(number: str, unit: str) -> str:

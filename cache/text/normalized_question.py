@@ -28,7 +28,7 @@ def _phrases() -> dict[str, tuple[tuple[str, ...], re.Pattern[str]]]:
         by_first.setdefault(phrase.split()[0], []).append(phrase)
     return {
         first: (
-            tuple(dict.fromkeys(" ".join(one.split()[:2]) for one in each)),
+            tuple(dict.fromkeys(" ".join(phrase.split()[:2]) for phrase in each)),
             re.compile(rf"\b(?:{'|'.join(map(re.escape, each))})\b", re.IGNORECASE),
         )
         for first, each in by_first.items()
@@ -211,9 +211,9 @@ def _opposites() -> dict[str, frozenset[str]]:
     """Return the opposites of each sense that has some."""
     table: dict[str, set[str]] = {}
     for left, right in thesaurus.ANTONYMS:
-        for one, other in product(_listed(left), _listed(right)):
-            table.setdefault(one, set()).add(other)
-            table.setdefault(other, set()).add(one)
+        for word, other in product(_listed(left), _listed(right)):
+            table.setdefault(word, set()).add(other)
+            table.setdefault(other, set()).add(word)
     return {sense: frozenset(others) for sense, others in table.items()}
 
 
@@ -253,7 +253,7 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
     return NormalizedQuestion(
         words=tuple(content),
         numbers=reading.numbers,
-        negations=tuple(one for one in reading.negations if one[1] not in _SOFT_NEGATIONS),
+        negations=tuple(negation for negation in reading.negations if negation[1] not in _SOFT_NEGATIONS),
         times=tuple(time for time in reading.times if time not in _SOFT_TIMES),
         asked=reading.asked[0],
         modals=reading.asked[1],
@@ -293,9 +293,9 @@ def _negated_by(word: str) -> frozenset[str]:
     bare = {word[len(prefix) :] for prefix in _NEGATING if word.startswith(prefix)}
     long = {form for rest in bare if len(rest) >= _SHORTEST_NEGATED for form in (rest, root_of(rest))}
     without = {word[:-4], word[:-4] + "ful"} if word.endswith("less") else set()
-    turned = {f"{other}{word[len(one) :]}" for one, other in _PREFIXES if word.startswith(one)}
-    turned |= {f"{word[: -len(one)]}{other}" for one, other in _SUFFIXES if word.endswith(one)}
-    return frozenset(long | without | {one for one in turned if len(one) > _SHORTEST_NEGATED})
+    turned = {f"{other}{word[len(prefix) :]}" for prefix, other in _PREFIXES if word.startswith(prefix)}
+    turned |= {f"{word[: -len(suffix)]}{other}" for suffix, other in _SUFFIXES if word.endswith(suffix)}
+    return frozenset(long | without | {word for word in turned if len(word) > _SHORTEST_NEGATED})
 
 
 def _both_ways(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:

@@ -105,14 +105,14 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
 
 def roaming_links(a: NormalizedQuestion, b: NormalizedQuestion) -> frozenset[str]:
     """Return the prepositions whose words may move about: those that occur once in both, else two may be exchanged."""
-    links = [[word.link for word in one.words] for one in (a, b)]
+    links = [[word.link for word in side.words] for side in (a, b)]
     return frozenset(link for link in _ADJUNCTS if links[0].count(link) == links[1].count(link) == 1)
 
 
-def _share_a_sense(one: Word, other: Word) -> bool:
+def _share_a_sense(word: Word, other: Word) -> bool:
     """Return whether a word with several meanings may be a synonym of the other in one of them."""
-    several = len(one.senses) > 1 or len(other.senses) > 1
-    return several and not set(one.senses).isdisjoint(other.senses)
+    several = len(word.senses) > 1 or len(other.senses) > 1
+    return several and not set(word.senses).isdisjoint(other.senses)
 
 
 def _rising(places: Sequence[int]) -> int:

@@ -73,7 +73,7 @@ def is_english(*texts: str) -> bool:
     and one of them has any.
     """
     seen = [[(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())] for text in texts]
-    return all(sum(one) >= 0 for one in seen) and any(1 in one for one in seen)
+    return all(sum(marks) >= 0 for marks in seen) and any(1 in marks for marks in seen)
 
 
 _WRAPPING = re.compile(
@@ -337,11 +337,11 @@ def _joined(numbers: list[str], word: str, value: str) -> bool:
     """Multiply or add a number word to the last number, if both are one: `5 million`, `twenty-two`."""
     if not numbers or word[0].isdecimal():
         return False
-    one, other = float(numbers[-1].replace(",", ".")), float(value)
-    if other >= _HUNDRED and 0 < one < other:
-        numbers[-1] = f"{one * other:.0f}"
-    elif 1 < other < _TEN < one < _HUNDRED and one % _TEN == 0:
-        numbers[-1] = f"{one + other:.0f}"
+    number, other = float(numbers[-1].replace(",", ".")), float(value)
+    if other >= _HUNDRED and 0 < number < other:
+        numbers[-1] = f"{number * other:.0f}"
+    elif 1 < other < _TEN < number < _HUNDRED and number % _TEN == 0:
+        numbers[-1] = f"{number + other:.0f}"
     else:
         return False
     return True

@@ -42,7 +42,7 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
     own, others = (frozenset(_WORDS.findall(text.lower())) for text in (stored, asked))
     if 2 * len(own & others) < _ALIKE * (len(own) + len(others)):
         return None
-    ours, theirs = ([one for one in _sentences(text) if not _greets(one)] for text in (stored, asked))
+    ours, theirs = ([sentence for sentence in _sentences(text) if not _greets(sentence)] for text in (stored, asked))
     if min(len(ours), len(theirs)) < _FEWEST or max(len(ours), len(theirs)) > _MOST_SENTENCES:
         return None
     pairs: list[tuple[str, str]] = []
@@ -57,7 +57,7 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
 
 
 def _sentences(text: str) -> list[str]:
-    return [one for line in text.splitlines() for one in map(str.strip, END.split(line)) if one]
+    return [sentence for line in text.splitlines() for sentence in map(str.strip, END.split(line)) if sentence]
 
 
 def _greets(sentence: str) -> bool:

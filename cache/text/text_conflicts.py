@@ -50,11 +50,11 @@ def opposite(stored: str, asked: str) -> bool:
 
     An opposite and a `not` say the same: `allowed` and `not forbidden`. In other words a `not` may say it too.
     """
-    for one, other in _read(stored, asked):
-        if _other_sides(one, other):
-            refused = one.negated == other.negated
+    for reading, other in _read(stored, asked):
+        if _other_sides(reading, other):
+            refused = reading.negated == other.negated
         else:
-            refused = one.denied != other.denied and sorted(one.own) == sorted(other.own)
+            refused = reading.denied != other.denied and sorted(reading.own) == sorted(other.own)
         if refused:
             return True
     return False
@@ -64,7 +64,7 @@ def other_numbers_in_turns(stored: str, asked: str) -> bool:
     """Return whether the numbers of two turns differ, in any order."""
     pairs = _read(stored, asked)
     if pairs:
-        return any(one.numbers != other.numbers for one, other in pairs)
+        return any(reading.numbers != other.numbers for reading, other in pairs)
     return question_conflicts.numbers(read(stored), read(asked))
 
 
@@ -72,7 +72,7 @@ def opposite_in_turns(stored: str, asked: str) -> bool:
     """Return whether one of two turns says no, or each names another side of an opposition."""
     pairs = _read(stored, asked)
     if pairs:
-        return any(one.denied != other.denied or _other_sides(one, other) for one, other in pairs)
+        return any(reading.denied != other.denied or _other_sides(reading, other) for reading, other in pairs)
     return question_conflicts.negations_or_sides(read(stored), read(asked))
 
 

@@ -53,7 +53,7 @@ _LIMITS: Final[tuple[tuple[int, float], ...]] = tuple((length, cost) for length,
 _BY_ENDINGS: Final = frozenset(_SLIPS["by_endings"])
 """Languages in which one letter within a word may turn it round."""
 _SURE: Final[int] = _SLIPS["sure"]
-_TURNING: Final = tuple(tuple(one.split()) for one in _SLIPS["turning"])
+_TURNING: Final = tuple(tuple(slip.split()) for slip in _SLIPS["turning"])
 """Beginnings of words of which one turns the others round: `hyper` and `hypo`."""
 NEVER: Final = 9.0
 """Cost of what is no slip."""
@@ -68,10 +68,10 @@ def respelled(stored: str, asked: str) -> tuple[str, str]:
     codes = _dictionaries(language(stored).code, language(asked).code)
     if not codes or stored == asked:
         return stored, asked
-    (one, unknown), (other, unknown_too) = _read(stored, codes), _read(asked, codes)
-    if not unknown and not unknown_too and one.isascii() == other.isascii():
-        return one, other
-    return _respelled(one, other, codes)
+    (word, unknown), (other, unknown_too) = _read(stored, codes), _read(asked, codes)
+    if not unknown and not unknown_too and word.isascii() == other.isascii():
+        return word, other
+    return _respelled(word, other, codes)
 
 
 @lru_cache(maxsize=256)
@@ -129,10 +129,10 @@ def _respelled(stored: str, asked: str, codes: tuple[str, ...]) -> tuple[str, st
     right = {word: match for word, match in others.items() if word not in own}
     if not left or not right:
         return stored, asked
-    one = _corrections(stored, left, right, codes, bare=stored.isascii() and not asked.isascii())
-    right = {word: match for word, match in right.items() if match not in one.values()}
+    correction = _corrections(stored, left, right, codes, bare=stored.isascii() and not asked.isascii())
+    right = {word: match for word, match in right.items() if match not in correction.values()}
     other = _corrections(asked, right, left, codes, bare=asked.isascii() and not stored.isascii())
-    return _replaced(stored, one), _replaced(asked, other)
+    return _replaced(stored, correction), _replaced(asked, other)
 
 
 _Words = Mapping[str, re.Match[str]]
@@ -172,7 +172,7 @@ def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str]
         return None
     best = min(near, key=near.__getitem__)
     cost = near[best]
-    if sum(one <= cost + _CHEAP / 2 for one in near.values()) > 1:
+    if sum(near_cost <= cost + _CHEAP / 2 for near_cost in near.values()) > 1:
         return None
     level = max(_level(best, codes), _level(others[best][0].lower(), codes))
     if not _may_be(word, best, level, cost, codes):
@@ -185,7 +185,7 @@ def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str]
 def _turned(word: str, other: str) -> bool:
     """Return whether two words begin with beginnings that turn each other round."""
     for parts in _TURNING:
-        own, theirs = (next((part for part in parts if one.startswith(part)), None) for one in (word, other))
+        own, theirs = (next((part for part in parts if spelling.startswith(part)), None) for spelling in (word, other))
         if own and theirs and own != theirs:
             return True
     return False

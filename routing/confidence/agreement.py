@@ -92,7 +92,7 @@ def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None, co
     pairs = product(enumerate(one.calls), enumerate(other.calls))
     alike = [(_calls_alike(mine, theirs), -i, j) for (i, mine), (j, theirs) in pairs if i == j or not in_order]
     total, taken = 0.0, set[int]()
-    for value, i, j in sorted(alike, key=lambda one: (-one[0], -one[1], one[2])):
+    for value, i, j in sorted(alike, key=lambda pair: (-pair[0], -pair[1], pair[2])):
         if taken.isdisjoint((i - 1, j)):
             taken |= {i - 1, j}
             total += value
@@ -115,7 +115,7 @@ def _calls_alike(mine: tuple[str, str], theirs: tuple[str, str]) -> float:
         return similarity(arguments, _first_words(others, arguments))
     last, given = next(reversed(begun), ""), {key: given.get(key) for key in begun}
     if isinstance(text := given.get(last), str):
-        given[last], begun[last] = (_first_words(one, str(begun[last])) for one in (text, str(begun[last])))
+        given[last], begun[last] = (_first_words(answer, str(begun[last])) for answer in (text, str(begun[last])))
     return _values_alike(begun, given)
 
 
@@ -128,48 +128,48 @@ def _begun_arguments(text: str) -> dict[str, Any] | None:
     return None
 
 
-def _values_alike(one: Any, other: Any, depth: int = 0) -> float:
+def _values_alike(value: Any, other: Any, depth: int = 0) -> float:
     """Return how far two values agree. A text without a space is a name, an id or a path, and the same or not."""
-    if isinstance(one, str) and isinstance(other, str):
-        if not (_NAME.fullmatch(one) and _NAME.fullmatch(other)):
-            return similarity(one, other)
-        plain = [normalize("NFC", name).casefold().removeprefix("./").rstrip("/") for name in (one, other)]
-        one, other = sorted(plain, key=len)
-        return float(one == other or other.endswith(f"/{one}"))  # a path may be given from the root
-    if one == other or depth > _DEEPEST:
-        return float(one == other)
+    if isinstance(value, str) and isinstance(other, str):
+        if not (_NAME.fullmatch(value) and _NAME.fullmatch(other)):
+            return similarity(value, other)
+        plain = [normalize("NFC", name).casefold().removeprefix("./").rstrip("/") for name in (value, other)]
+        value, other = sorted(plain, key=len)
+        return float(value == other or other.endswith(f"/{value}"))  # a path may be given from the root
+    if value == other or depth > _DEEPEST:
+        return float(value == other)
     pairs: list[tuple[Any, Any]] = []
-    if isinstance(one, dict) and isinstance(other, dict):
-        pairs = [(one.get(key), other.get(key)) for key in one.keys() | other.keys()]
-    elif isinstance(one, list) and isinstance(other, list):
-        pairs = list(zip_longest(one, other))
+    if isinstance(value, dict) and isinstance(other, dict):
+        pairs = [(value.get(key), other.get(key)) for key in value.keys() | other.keys()]
+    elif isinstance(value, list) and isinstance(other, list):
+        pairs = list(zip_longest(value, other))
     return math.fsum(_values_alike(*pair, depth + 1) for pair in pairs) / max(1, len(pairs))
 
 
-def similarity(one: str, other: str, cosine: Cosine | None = None) -> float:
+def similarity(text: str, other: str, cosine: Cosine | None = None) -> float:
     """Return how far two answers agree: 1 if they say the same, 0 if they have nothing in common."""
-    one, other = one[:_MAX_CHARS], other[:_MAX_CHARS]
-    if _same_json(one, other):
+    text, other = text[:_MAX_CHARS], other[:_MAX_CHARS]
+    if _same_json(text, other):
         return 1.0
-    mine, others = _words(one), _words(other)
+    mine, others = _words(text), _words(other)
     if not mine or not others:
         # At least one answer has no words, only punctuation.
-        return float(one.split() == other.split())
+        return float(text.split() == other.split())
     overlap = 2 * (Counter(mine) & Counter(others)).total() / (len(mine) + len(others))
-    near = cosine(one, other) if cosine is not None and overlap < 1 else None
+    near = cosine(text, other) if cosine is not None and overlap < 1 else None
     if near is not None:
         overlap = (overlap + min(1.0, max(0.0, near))) / 2
-    my_last, other_last = _last_number(one), _last_number(other)
+    my_last, other_last = _last_number(text), _last_number(other)
     if my_last is None and other_last is None:
         return overlap
     return (overlap + (my_last == other_last)) / 2
 
 
-def _same_json(one: str, other: str) -> bool:
-    if not one.lstrip().startswith(("{", "[")):
+def _same_json(answer: str, other: str) -> bool:
+    if not answer.lstrip().startswith(("{", "[")):
         return False
     try:
-        mine, theirs = (orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS) for text in (one, other))
+        mine, theirs = (orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS) for text in (answer, other))
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):  # not JSON, or too deep to be written back
         return False
     return mine == theirs

@@ -127,7 +127,7 @@ def call_fault(rules: CallRules, names: Sequence[str], text: str, finish_reason:
 
 
 def _is_one_of(name: str, names: frozenset[str], *, grows: bool) -> bool:
-    return name in names or (grows and any(one.startswith(name) for one in names))
+    return name in names or (grows and any(known_name.startswith(name) for known_name in names))
 
 
 def is_call_as_text(text: str, offered: frozenset[str]) -> bool:

@@ -157,8 +157,8 @@ def asked_before(escalate: Escalate, basis: str) -> tuple[list[Verifier], bool]:
     """
     by = {"logprob": "logprobs", "calibrated": "logprobs"}.get(basis, basis)
     there = {"judge": escalate.judge is not None, "agreement": escalate.agreement is not None}
-    asked = [one for one in escalate.verify if there.get(one, True)] if escalate.when.asks_for_confidence else []
-    at = next((place for place, one in enumerate(asked) if one == by), len(asked))
+    asked = [kind for kind in escalate.verify if there.get(kind, True)] if escalate.when.asks_for_confidence else []
+    at = next((place for place, verifier in enumerate(asked) if verifier == by), len(asked))
     return asked[:at], at < len(asked)
 
 

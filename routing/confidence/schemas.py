@@ -235,7 +235,7 @@ def _same_value(node: Node) -> Iterator[Node]:
 def _inner_groups(node: Node) -> Iterator[list[Node]]:
     """Yield the subschemas of the inner values, in groups of which at most one applies to a given value."""
     yield list(_schemas(_values(node.get("properties"))))
-    yield from ([one] for one in _schemas(_values(node.get("patternProperties"))))
+    yield from ([schema] for schema in _schemas(_values(node.get("patternProperties"))))
     for key in _INNER_LISTS:
         yield list(_schemas(node.get(key)))
     for key in _INNER:
@@ -249,4 +249,4 @@ def _values(value: object) -> list[object]:
 def _schemas(value: object) -> Iterator[Node]:
     """Yield the subschemas in a list that are objects, without `true` and `false`."""
     if isinstance(value, list):
-        yield from (one for one in value if isinstance(one, dict))
+        yield from (schema for schema in value if isinstance(schema, dict))

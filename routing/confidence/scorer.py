@@ -66,7 +66,7 @@ class AnswerScorer:
             numbers = artefact["numbers"]
             if numbers_hash(numbers) != artefact["sha256"]:
                 raise ArtefactError(f"{path}: the SHA-256 of its numbers differs from the one it states")
-            parts = {str(part): LogisticScorer.of(one) for part, one in numbers["parts"].items()}
+            parts = {str(part): LogisticScorer.of(weights) for part, weights in numbers["parts"].items()}
             if unknown := {name for part in parts.values() for name in part.features} - set(FEATURES):
                 raise ValueError(f"it reads {sorted(unknown)}")
             return cls(artefact["sha256"][:12], parts, frozenset(map(str, numbers["not_for"])))

@@ -199,7 +199,7 @@ class StaticEmbedder:
 
     def _tokens(self, text: str) -> list[int]:
         """Return the tokens of a text, word by word where that gives the same as reading all of it at once."""
-        if not text or text[-1] == " " or "▁" in text or ("<" in text and any(one in text for one in _SPECIAL)):
+        if not text or text[-1] == " " or "▁" in text or ("<" in text and any(token in text for token in _SPECIAL)):
             return self._read([text])[0]
         words = _WORD.findall(f" {text}")
         known = self._tokens_of
@@ -216,7 +216,7 @@ class StaticEmbedder:
 
     def _read(self, texts: list[str]) -> list[list[int]]:
         """Return the tokenizer's tokens of each text; it puts a space before each."""
-        return [one.ids for one in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 @cache

@@ -318,7 +318,7 @@ class LatencyModel:
     def _second_best(self, series: int) -> list[Sketch]:
         neighbours, memory = _NEIGHBOURS[series], self._memory
         recent = [each[other] for other in neighbours for each in self._generations if other in each]
-        return recent + [memory[one] for one in (series, *neighbours) if one in memory]
+        return recent + [memory[name] for name in (series, *neighbours) if name in memory]
 
     @staticmethod
     def _of(series: int, sources: Iterable[Series]) -> list[Sketch]:

@@ -68,10 +68,10 @@ class PowerOfTwo:
         first = int(self._random() * count)
         second = int(self._random() * (count - 1))
         second += second >= first
-        one, other = candidates[first], candidates[second]
-        if one.ttft_s is None or other.ttft_s is None:
-            return second if other.load < one.load else first
-        return second if other.ttft_s * (1 + other.load) < one.ttft_s * (1 + one.load) else first
+        candidate, other = candidates[first], candidates[second]
+        if candidate.ttft_s is None or other.ttft_s is None:
+            return second if other.load < candidate.load else first
+        return second if other.ttft_s * (1 + other.load) < candidate.ttft_s * (1 + candidate.load) else first
 
 
 class Weighted:
