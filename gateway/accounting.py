@@ -220,7 +220,7 @@ class Finalizer:
     ) -> None:
         """`ceiling_usd` is what each call of unknown price is charged as."""
         self._ceiling_usd = ceiling_usd
-        self._prices = {one.config.name: one.config.price for tier in tiers.values() for one in tier.endpoints}
+        self._prices = {server.config.name: server.config.price for tier in tiers.values() for server in tier.endpoints}
         self._policies = policies
         self._hedge_budgets = hedge_budgets
         self._tiers = tiers

@@ -77,8 +77,8 @@ def _user() -> str:
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Yield the path and the value of each key that holds no others; of a list, by the names of what it holds."""
-    if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-        value = {str(one.get("name") or one.get("model") or number): one for number, one in enumerate(value)}
+    if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+        value = {str(item.get("name") or item.get("model") or number): item for number, item in enumerate(value)}
     if isinstance(value, Mapping) and value:
         for name, inner in value.items():
             yield from _leaves(inner, (*path, str(name)))

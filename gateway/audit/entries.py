@@ -74,8 +74,8 @@ class TrailEntry:
 
     def shown(self, *, whole: bool = True) -> dict[str, Any]:
         """Return the entry as JSON values, with its `words`; unless `whole`, nothing of what was changed in it."""
-        one = self if whole else replace(self, before={}, after={})
-        return {**asdict(one), "words": one.words}
+        entry = self if whole else replace(self, before={}, after={})
+        return {**asdict(entry), "words": entry.words}
 
     def change(self) -> bytes:
         """Return the JSON of the change, the `entry` that a script appends."""

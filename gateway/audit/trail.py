@@ -118,7 +118,7 @@ class AuditTrail:
             if looked == MOST_LOOKED_AT:
                 older = entry.cursor
                 break
-        return {"entries": [one.shown(whole=readable(one)) for one in entries], "older": older}
+        return {"entries": [entry.shown(whole=readable(entry)) for entry in entries], "older": older}
 
     async def ends(self) -> dict[str, bytes]:
         """Return the id of the newest entry of each stream."""
@@ -135,7 +135,7 @@ class AuditTrail:
                 page = await self._from(stream, after[stream])
                 after[stream] = page[-1].id if page else after[stream]
                 new += page
-            for stored in sorted(new, key=lambda one: one.place):
+            for stored in sorted(new, key=lambda entry: entry.place):
                 if wanted.takes(entry := _read(stored)):
                     yield entry
             await asyncio.sleep(every_s)
@@ -145,8 +145,8 @@ class AuditTrail:
         for stream in STREAMS:
             after = b"-"
             while page := await self._from(stream, after):
-                for one in page:
-                    yield one
+                for entry in page:
+                    yield entry
                 after = page[-1].id
 
     async def checked(self) -> list[StreamCheck]:
@@ -154,19 +154,19 @@ class AuditTrail:
         found: dict[str, list[StoredEntry]] = {stream: [] for stream in STREAMS}
         broken: dict[str, list[str]] = {stream: [] for stream in STREAMS}
         entries, older = dict.fromkeys(STREAMS, 0), dict.fromkeys(STREAMS, 0)
-        async for one in self.stored():
-            last = found[one.stream]
-            if one.before is None and entries[one.stream] == older[one.stream]:
-                older[one.stream] += 1
-            elif one.before is None:
-                broken[one.stream].append(
-                    f"entry {one.id.decode()} has no hash: an older version or other hands wrote it"
+        async for entry in self.stored():
+            last = found[entry.stream]
+            if entry.before is None and entries[entry.stream] == older[entry.stream]:
+                older[entry.stream] += 1
+            elif entry.before is None:
+                broken[entry.stream].append(
+                    f"entry {entry.id.decode()} has no hash: an older version or other hands wrote it"
                 )
-            elif one.before != (last[0].chain if last else ""):
+            elif entry.before != (last[0].chain if last else ""):
                 what = "was altered, or one after it was removed" if last else "is the first, but others came before it"
-                broken[one.stream].append(f"entry {(last or [one])[0].id.decode()} {what}")
-            entries[one.stream] += 1
-            found[one.stream] = [one]
+                broken[entry.stream].append(f"entry {(last or [entry])[0].id.decode()} {what}")
+            entries[entry.stream] += 1
+            found[entry.stream] = [entry]
         checks = []
         for stream in STREAMS:
             newest, noted = await self._newest_id(stream), await self._noted(stream)

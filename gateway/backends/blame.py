@@ -122,8 +122,8 @@ def _object_in(value: Any, depth: int) -> dict[str, Any]:
     if isinstance(value, str):
         return {"message": value} if value else {}
     if isinstance(value, list):
-        parts = [one for item in value[:_DEPTH] if (one := _object_in(item, depth - 1))] if depth else []
-        return {**parts[0], "message": "; ".join(one.get("message", "") for one in parts)} if parts else {}
+        parts = [part for item in value[:_DEPTH] if (part := _object_in(item, depth - 1))] if depth else []
+        return {**parts[0], "message": "; ".join(part.get("message", "") for part in parts)} if parts else {}
     if not isinstance(value, dict) or not depth:
         return {}
     plain = isinstance(value.get("error"), str) and "message" in value  # Spring, NestJS: the name of the status
@@ -168,6 +168,6 @@ def _parsed(text: str) -> Any:
 
 def _shown(words: str) -> str:
     """Return words for a client: printable, at most 1,000 characters, and without what looks like a key."""
-    text = "".join(one if one.isprintable() else " " for one in words[:_READ]).strip()
+    text = "".join(sign if sign.isprintable() else " " for sign in words[:_READ]).strip()
     text = _SECRET.sub("***", text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

@@ -126,8 +126,8 @@ def lacking(messages: Sequence[Any]) -> dict[int, str]:
 def _has_reasoning(message: Mapping[str, Any]) -> bool:
     """Return whether a message has reasoning as its server gave it. Of details, clients may have the texts alone."""
     details = message.get(DETAILS)
-    given = [one for one in details if isinstance(one, dict)] if isinstance(details, list) else ()
-    if any("signature" in one or "data" in one for one in given):
+    given = [detail for detail in details if isinstance(detail, dict)] if isinstance(details, list) else ()
+    if any("signature" in detail or "data" in detail for detail in given):
         return True
     return any(message.get(name) for name in (*NAMES, _BLOCKS))
 
@@ -140,7 +140,7 @@ async def with_reasoning(messages: Sequence[Any], memory: CallMemory, space: str
     places = lacking(messages)
     if not places:
         return None
-    also = {match[1] for one in places.values() if (match := _NUMBERED.fullmatch(one))}
+    also = {match[1] for place in places.values() if (match := _NUMBERED.fullmatch(place))}
     notes = await memory.find(space, [*dict.fromkeys((*places.values(), *also))])
     if not notes:
         return None

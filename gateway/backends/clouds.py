@@ -133,8 +133,8 @@ class AwsIdentity(Identity):
         except (BotoCoreError, ClientError, OSError, ValueError, RuntimeError) as error:
             raise NoCredentials(f"AWS: {error}") from error
         ends_within = getattr(found, "refresh_needed", None)
-        pause_s = next((one for one in _POLLED_S if ends_within is None or not ends_within(2 * one)), _POLLED_S[-1])
-        secrets = tuple(one for one in (frozen.secret_key, frozen.token, frozen.access_key) if one)
+        pause_s = next((wait for wait in _POLLED_S if ends_within is None or not ends_within(2 * wait)), _POLLED_S[-1])
+        secrets = tuple(secret for secret in (frozen.secret_key, frozen.token, frozen.access_key) if secret)
         return Credential(frozen, secrets, renew_s=pause_s)
 
     def sign(self, credential: Credential, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
@@ -148,7 +148,7 @@ class AwsIdentity(Identity):
         if not region:
             raise refusal_for("AWS: no region in `auth`, the URL or the environment")
         service = self._auth.get("service") or ("bedrock-mantle" if host.startswith("bedrock-mantle.") else "bedrock")
-        given = {name: one for name, one in headers.items() if name.lower().startswith(("content-type", "x-amz"))}
+        given = {name: value for name, value in headers.items() if name.lower().startswith(("content-type", "x-amz"))}
         request = AWSRequest(method=method, url=url, headers=given, data=body)
         SigV4Auth(credential.value, service, region).add_auth(request)
         return dict(request.headers.items())
@@ -185,7 +185,7 @@ class FramedStream:
             try:
                 for start in range(0, len(part), _FED):  # the buffer moves all that is in it for each frame
                     self._frames.add_data(part[start : start + _FED])
-                    events += [_event_in(one.headers, orjson.loads(one.payload or b"{}")) for one in self._frames]
+                    events += [_event_in(frame.headers, orjson.loads(frame.payload or b"{}")) for frame in self._frames]
             except self._wrong:
                 raise InvalidReply("a stream that is not in AWS's frames") from None
             if said := b"".join(events):

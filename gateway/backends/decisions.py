@@ -20,7 +20,7 @@ class DecisionsBackend(HttpBackend):
     """One endpoint of the decisions API."""
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
-        texts = {str(one.get("role")): one.get("content") for one in request.body["messages"]}
+        texts = {str(message.get("role")): message.get("content") for message in request.body["messages"]}
         statement, about = texts.get("system"), texts.get("user")
         if stream or len(request.body["messages"]) != 2 or not isinstance(statement, str) or not isinstance(about, str):
             message = b'{"error": {"message": "this backend judges drafts, and answers nothing else"}}'

@@ -128,9 +128,9 @@ class Identity(ABC):
 
     async def aclose(self) -> None:
         """Renew no more."""
-        for one in (self._timer, self._renewal):
-            if one is not None:
-                one.cancel()
+        for task in (self._timer, self._renewal):
+            if task is not None:
+                task.cancel()
 
     async def _renew(self) -> None:
         before = self.failure

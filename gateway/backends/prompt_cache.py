@@ -101,7 +101,7 @@ class PromptCacheAsk:
         lost = frozenset(paths)
         if any(path.endswith("].cache_control") for path in lost):
             self.added = ()
-        self.added = tuple(one for one in self.added if one not in lost)
+        self.added = tuple(marker for marker in self.added if marker not in lost)
 
 
 def lifetime_asked(body: Mapping[str, Any], native: Native | None) -> str:
@@ -123,17 +123,17 @@ def lifetime_asked(body: Mapping[str, Any], native: Native | None) -> str:
 def _may_be_marked(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     yield body
     for name in ("tools", "system", "messages"):
-        for one in _dicts(body.get(name)):
-            yield one
-            if type(function := one.get("function")) is dict:
+        for tool in _dicts(body.get(name)):
+            yield tool
+            if type(function := tool.get("function")) is dict:
                 yield function
-            for part in _dicts(one.get("content")):
+            for part in _dicts(tool.get("content")):
                 yield part
                 yield from _dicts(part.get("content"))
 
 
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
-    return (one for one in value if type(one) is dict) if type(value) is list else iter(())
+    return (item for item in value if type(item) is dict) if type(value) is list else iter(())
 
 
 def _marked(messages: list[Any]) -> bool:

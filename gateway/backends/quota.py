@@ -175,9 +175,9 @@ class Quota:
         Of several limits of one unit, such as Anthropic's and the draft standard's, the one with the least left counts.
         """
         found: dict[Unit, tuple[float, float | None]] = {}
-        for one in self._left.values():
-            if (left := one.left(now)) is not None and (one.unit not in found or left[0] < found[one.unit][0]):
-                found[one.unit] = left
+        for limit in self._left.values():
+            if (left := limit.left(now)) is not None and (limit.unit not in found or left[0] < found[limit.unit][0]):
+                found[limit.unit] = left
         return found
 
     def _hear_all(self, header: Header, now: float) -> None:

@@ -172,7 +172,7 @@ class RefusedFields:
     def names(self) -> list[str]:
         """Return the paths of what is left out now; of a field that is refused at some values, with those."""
         self._forget()
-        return sorted(one.shown + (f"={one.value.decode()}" if one.value else "") for one in self._until)
+        return sorted(field.shown + (f"={field.value.decode()}" if field.value else "") for field in self._until)
 
     def left_out(self, body: dict[str, Any], also: Sequence[RefusedField] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the body without what is refused, and the paths of what was left out; `body` stays as it is.
@@ -182,39 +182,39 @@ class RefusedFields:
         self._forget()
         refused = (*self._until, *also)
         fitted, paths = body, []
-        for one in refused:
-            if (other := _OTHER_NAME.get(one.path[0])) is not None:
-                limit = fitted.get(one.path[0])
+        for field in refused:
+            if (other := _OTHER_NAME.get(field.path[0])) is not None:
+                limit = fitted.get(field.path[0])
                 if limit is not None and not any(another.path[0] == other for another in refused):
-                    fitted = {other: limit, **{name: fitted[name] for name in fitted if name != one.path[0]}}
+                    fitted = {other: limit, **{name: fitted[name] for name in fitted if name != field.path[0]}}
                 continue
-            if one.has_parts:
+            if field.has_parts:
                 fitted = with_joined_texts(fitted) or fitted
                 continue
-            if one.pins_a_tool:
+            if field.pins_a_tool:
                 fitted = with_required_tool(fitted)
                 continue
-            if one.effort and one.effort != _effort(body):
+            if field.effort and field.effort != _effort(body):
                 continue
-            changed = _without(fitted, one.path, one.value)
+            changed = _without(fitted, field.path, field.value)
             if changed is not None:
                 fitted = changed
-                paths.append(one.shown)
+                paths.append(field.shown)
         return fitted, paths
 
     def remember(self, refused: Iterable[RefusedField]) -> None:
         """Leave these fields out from now on: the request without them was answered."""
-        for one in refused:
-            if one.always and one not in self._until and len(self._until) < _MOST:
-                self._until[one] = self._clock() + KEPT_S
+        for field in refused:
+            if field.always and field not in self._until and len(self._until) < _MOST:
+                self._until[field] = self._clock() + KEPT_S
                 hours = round(KEPT_S / 3600)
-                log.warning("backend %s refuses %s, and is sent none for %d hours", self._backend, one.shown, hours)
+                log.warning("backend %s refuses %s, and is sent none for %d hours", self._backend, field.shown, hours)
 
     def _forget(self) -> None:
         now = self._clock()
-        for one, until in tuple(self._until.items()):  # large bodies are fitted in threads
+        for field, until in tuple(self._until.items()):  # large bodies are fitted in threads
             if until <= now:
-                self._until.pop(one, None)
+                self._until.pop(field, None)
 
 
 def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[RefusedField]:
@@ -233,7 +233,7 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
         return [RefusedField((name,), value) for name, value in nothing]
     refuses = said.code in _CODES or _REFUSES.search(said.text) is not None
     of_value = said.code == "unsupported_value" or _OF_VALUE.search(said.text) is not None
-    of_effort = said.code == "invalid_value" and any("effort" in one or "verbosity" in one for one in said.params)
+    of_effort = said.code == "invalid_value" and any("effort" in name or "verbosity" in name for name in said.params)
     if not refuses and not of_effort:
         return []
     always = _BESIDE.search(said.text) is None
@@ -242,9 +242,9 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
     where = _IN_MESSAGE.search(said.text)
     named = (body.get("messages") or ())[int(where[1]) :][:1] if where else ()
     of_system = any(message.get("role") == "system" for message in named)
-    for one in _paths_in(body, raw):
+    for raw_path in _paths_in(body, raw):
         # Where a mark is refused in a turn of the system's, those of other turns are taken.
-        path = (*one[:2], "system", one[-1]) if of_system and one[:2] == ("messages", "*") else one
+        path = (*raw_path[:2], "system", raw_path[-1]) if of_system and raw_path[:2] == ("messages", "*") else raw_path
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
@@ -299,7 +299,7 @@ class _Said:
         if "*" in path:
             # messages.1.content.0.cache_control, or a mark by its name alone.
             top, last = path[0], path[-1]
-            if any(one.split(".")[0] == top and one.split(".")[-1] == last for one in self.params):
+            if any(param.split(".")[0] == top and param.split(".")[-1] == last for param in self.params):
                 return True
             at, quoted = rf"\b{top}(?:\.\d+|\[\d+\])", rf"['\"`]{last}['\"`]"
             within = rf"\b{top}(?:\.\w+|\[\d+\])+\.{last}\b|{at}.{{0,200}}{quoted}|{quoted}.{{0,80}}{at}"
@@ -314,18 +314,18 @@ class _Said:
         return "*" in path or not any(self.params) or ".".join(path) in self.params
 
     def _names_essential(self) -> bool:
-        return any(one.split(".")[0] in ESSENTIAL for one in self.params)
+        return any(param.split(".")[0] in ESSENTIAL for param in self.params)
 
     def _quotes(self, name: str) -> bool:
         """Return whether the words name the field: quoted, after a colon, or by a name that is no word of English."""
         camel = re.sub(r"_(\w)", lambda match: match[1].upper(), name)
         if name not in self._named and camel not in self._named:
             return False
-        for one in {re.escape(name), re.escape(camel)}:
-            listed = rf"(?:supplied|parameters?|arguments?|fields?|model)s?:? (?:[\w, ]{{1,100}}, )?{one}(?![\w.])"
-            pattern = rf"['\"`](?:body\.)?{one}['\"`]|(?:^|\n){one}: |{listed}|\binvalid {one}\b"
+        for spelling in {re.escape(name), re.escape(camel)}:
+            listed = rf"(?:supplied|parameters?|arguments?|fields?|model)s?:? (?:[\w, ]{{1,100}}, )?{spelling}(?![\w.])"
+            pattern = rf"['\"`](?:body\.)?{spelling}['\"`]|(?:^|\n){spelling}: |{listed}|\binvalid {spelling}\b"
             if "_" in name or "." in name or camel == "logprobs":
-                pattern += rf"|(?<![\w.]){one}(?![\w.]\w)(?!\w)"
+                pattern += rf"|(?<![\w.]){spelling}(?![\w.]\w)(?!\w)"
             if re.search(pattern, self._named):
                 return True
         return False
@@ -397,8 +397,8 @@ def _stripped(value: Any, name: str, *, deep: bool) -> Any:
     """Return a copy of messages or tools without the members of this name; None if there is none."""
     if isinstance(value, list):
         made = [_stripped(item, name, deep=deep) for item in value]
-        return None if all(one is None for one in made) else [
-            item if one is None else one for item, one in zip(value, made, strict=True)
+        return None if all(copy is None for copy in made) else [
+            item if copy is None else copy for item, copy in zip(value, made, strict=True)
         ]  # fmt: skip
     if not isinstance(value, dict):
         return None
@@ -406,6 +406,6 @@ def _stripped(value: Any, name: str, *, deep: bool) -> Any:
     changed = len(kept) < len(value)
     for key, member in kept.items() if deep else ():
         is_calls_input = key == "input" and value.get("type") == "tool_use"
-        if key not in _FREE and not is_calls_input and (one := _stripped(member, name, deep=True)) is not None:
-            kept[key], changed = one, True
+        if key not in _FREE and not is_calls_input and (copy := _stripped(member, name, deep=True)) is not None:
+            kept[key], changed = copy, True
     return kept if changed else None

@@ -124,7 +124,7 @@ class ResponsesBackend(HttpBackend):
         if self._one_system and native_body(request.native, "responses") is not None:
             with_one_instruction(body)
         if not self._encrypts:
-            body["include"] = [one for one in body["include"] if one != ENCRYPTED]
+            body["include"] = [name for name in body["include"] if name != ENCRYPTED]
         dropped = (*translated.dropped, *nameless)
         if dropped and not translated.native:
             dropped = client_paths(request.native, dropped)

@@ -177,7 +177,7 @@ class KeptResponses(BatchTask[str | Release]):
             if not kept:
                 return None
             items = _until(kept[conversation["id"]].given, first.response["output"])
-        return items + [item for one in ids[1:] for item in chain[one].items()], ids
+        return items + [item for id_ in ids[1:] for item in chain[id_].items()], ids
 
     async def items(self, tenant: str, wanted: Mapping[str, str]) -> dict[str, Json]:
         """See `PastResponses.items`."""
@@ -190,23 +190,23 @@ class KeptResponses(BatchTask[str | Release]):
             found = await self._find(tenant, responses)
         return {
             item["id"]: item
-            for one in found.values()
-            for item in one.response["output"]
-            if wanted.get(item.get("id")) == one.id
+            for kept in found.values()
+            for item in kept.response["output"]
+            if wanted.get(item.get("id")) == kept.id
         }
 
     async def _find(self, tenant: str, ids: Sequence[str]) -> dict[str, KeptResponse]:
         """Return those of a tenant's responses that are kept, by id, in one round trip."""
-        keys = {one: self.key_of(tenant, one) for one in ids}
+        keys = {id_: self.key_of(tenant, id_) for id_ in ids}
         values: dict[str, Any] = {
-            one: pending.value for one, key in keys.items() if (pending := self._pending.get(key)) is not None
+            id_: pending.value for id_, key in keys.items() if (pending := self._pending.get(key)) is not None
         }
-        if asked := [one for one in ids if one not in values]:
-            reads = [*(Command((b"GET", keys[one].encode())) for one in asked), self._ends(keys[one] for one in asked)]
+        if asked := [id_ for id_ in ids if id_ not in values]:
+            reads = [*(Command((b"GET", keys[id_].encode())) for id_ in asked), self._ends(keys[id_] for id_ in asked)]
             with self.answering():
                 *found, until = await self._store.ask(reads, _READ_S)
             now = time.time()
-            values |= {one: value for one, value, end in zip(asked, found, until, strict=True) if not ended(end, now)}
+            values |= {id_: value for id_, value, end in zip(asked, found, until, strict=True) if not ended(end, now)}
         size = sum(len(value) for value in values.values() if isinstance(value, bytes))
         if size > _MOST_BYTES:
             raise _too_long(f"{size} bytes; at most {_MOST_BYTES} are read")
@@ -308,8 +308,8 @@ class KeptResponses(BatchTask[str | Release]):
     async def _finish(self, batch: list[str | Release]) -> None:
         keys: list[str] = []
         size = 0
-        releases = [one for one in batch if isinstance(one, Release)]
-        for key in (one for one in batch if isinstance(one, str)):
+        releases = [entry for entry in batch if isinstance(entry, Release)]
+        for key in (entry for entry in batch if isinstance(entry, str)):
             if (pending := self._pending.get(key)) is not None:
                 keys.append(key)
                 size += len(pending.value)
@@ -328,7 +328,7 @@ class KeptResponses(BatchTask[str | Release]):
         again: list[str] = []
         try:
             owners = {self._digest(pending.tenant).encode() for pending in writing.values()}
-            puts = [one for key, pending in writing.items() for one in self._commands(key, pending)]
+            puts = [command for key, pending in writing.items() for command in self._commands(key, pending)]
             releases = [pending.release for pending in writing.values() if pending.release is not None]
             await self._store.apply([Command((b"SADD", _OWNERS, *owners)), *puts, *releases])
         except StoreUnavailable as down:
@@ -375,7 +375,7 @@ class KeptResponses(BatchTask[str | Release]):
         prefix, _, _ = key.rpartition(ENTRY)
         commands = [put(key, pending.value, pending.ttl_s, ends_at, self._caps, lasting=True)]
         if pending.before:  # first, as what the new response takes the room of must not be of its own conversation
-            earlier = [self.key_of(pending.tenant, one).rpartition(ENTRY)[2] for one in pending.before]
+            earlier = [self.key_of(pending.tenant, id_).rpartition(ENTRY)[2] for id_ in pending.before]
             commands.insert(0, prolong(prefix, earlier, ends_at))
         return commands
 
@@ -425,8 +425,8 @@ def _too_long(what: str) -> InvalidRequest:
 
 def _all_decoded(values: Mapping[str, Any], tenant: str) -> dict[str, KeptResponse]:
     """Return the responses in these values, by id, without those that are missing, damaged or another's."""
-    decoded = {one: _decoded(value, tenant, one) for one, value in values.items() if isinstance(value, bytes)}
-    return {one: kept for one, kept in decoded.items() if kept is not None}
+    decoded = {id_: _decoded(value, tenant, id_) for id_, value in values.items() if isinstance(value, bytes)}
+    return {id_: kept for id_, kept in decoded.items() if kept is not None}
 
 
 def _decoded(value: bytes, tenant: str, response_id: str) -> KeptResponse | None:

@@ -95,7 +95,7 @@ class WrongHits:
         if found is not None and hit.created_at not in (None, found.entry.created_at):
             found = None
         owner = found.scope.owner if found is not None else await self._owner(surface, owners)
-        risk = {one.surface: one for one in await read_published(self._store)}.get(surface)
+        risk = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
         return WrongHit(hit, surface, owner, found, None if hit.score is None else risk)
 
     async def take_back(
@@ -148,7 +148,7 @@ class WrongHits:
         """Return whose answers a tenant shares on a surface: its team's if there are such, else its own."""
         if len(owners) == 1:
             return next(iter(owners))
-        listed = {one.scope.owner for one in await self._administration.scopes(surface, owners)}
+        listed = {listed.scope.owner for listed in await self._administration.scopes(surface, owners)}
         *_, team = owners
         return team if team in listed else next(iter(owners))
 

@@ -124,7 +124,7 @@ class AttemptRun:
         try:
             slot = self.slot = await self._acquire(tier, limit_s)
         except BackendError as error:
-            hop.attributes[names.SIBLINGS] = [one.shown for one in tier.endpoints]
+            hop.attributes[names.SIBLINGS] = [endpoint.shown for endpoint in tier.endpoints]
             result = self._result(AttemptOutcome("retryable", str(error)), error=error)
             hop.end(error.error_type)
             return result
@@ -187,7 +187,7 @@ class AttemptRun:
         request = self.request
         before, rivals = self.before, self.rivals
         avoided = (
-            [one.endpoint for one in before if one.endpoint is not None and one.error is not None] if before else []
+            [past.endpoint for past in before if past.endpoint is not None and past.error is not None] if before else []
         )
         if self.attempt.retry and not tier.may_retry(avoided):
             raise RetriesSpent("too many retries have failed lately; another would only add to the load")

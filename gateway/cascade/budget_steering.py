@@ -113,7 +113,7 @@ class MeasuredCaps:
         usage = Usage(round(worth["tokens_in"]), round(worth["tokens_out"]))
         usd = {name: cost(self._tiers[name].price, usage) for name in policy.ladder}
         quality = {name: value for name, (value, _, _) in worth["tiers"].items()}
-        return measured_cap(policy.ladder, quality, {name: one for name, one in usd.items() if one is not None})
+        return measured_cap(policy.ladder, quality, {name: cost for name, cost in usd.items() if cost is not None})
 
     async def _read(self) -> None:
         while True:

@@ -66,7 +66,7 @@ def no_tier(error: NoTierError, tiers: Iterable[Tier], body: Mapping[str, Any], 
         return InvalidRequest(_sentence(str(error)), code="unsupported_value", param=named)
     tiers = tuple(tiers)
     pauses = [pause for tier in tiers if (pause := tier.pause_s()) is not None]
-    ejections = [out for tier in tiers for one in tier.endpoints if (out := one.breaker.ejection) is not None]
+    ejections = [out for tier in tiers for endpoint in tier.endpoints if (out := endpoint.breaker.ejection) is not None]
     if pauses:
         asked = next((out.status for out in reversed(ejections) if out.cause == "pause"), 429)
         return _pause(min(pauses), overloaded=asked != 429)
@@ -86,8 +86,8 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
         return Overloaded(_BUSY, headers=retry_after(full_s))
     # A model that could hold the request, and accepts our key, may answer next time: its error decides, if there is
     # one.
-    holding = [one for one in errors if not isinstance(one, ContextExceeded)]
-    passing = [one for one in holding if not (isinstance(one, BadStatus) and one.refusal)]
+    holding = [error for error in errors if not isinstance(error, ContextExceeded)]
+    passing = [error for error in holding if not (isinstance(error, BadStatus) and error.refusal)]
     error = (passing or holding or errors)[-1] if errors else None
     if timed_out:
         return UpstreamTimeout("The deadline passed before an answer was there.", code="deadline_exceeded")
@@ -97,8 +97,8 @@ def exhausted(errors: Sequence[BackendError], *, timed_out: bool, full_s: float 
     if isinstance(error, TimedOut):
         return UpstreamTimeout("No model answered in time.")
     if isinstance(error, BadStatus) and error.asks_for_pause and not error.refusal:
-        pauses = [one for one in passing if isinstance(one, BadStatus) and one.asks_for_pause]
-        waits = [1.0 if one.retry_after_s is None else one.retry_after_s for one in pauses]
+        pauses = [error for error in passing if isinstance(error, BadStatus) and error.asks_for_pause]
+        waits = [1.0 if pause.retry_after_s is None else pause.retry_after_s for pause in pauses]
         return _pause(min(waits), overloaded=error.status != 429)
     if isinstance(error, BadStatus):
         return _status(error)

@@ -120,7 +120,7 @@ class Successor:
     async def _slot(self, name: str, broken: Broken, avoid: set[Endpoint]) -> Slot | None:
         """Return a slot at an endpoint of this tier that can continue, after a wait as for any attempt; or None."""
         tier, load = self.tiers[name], self.request.policy.load
-        ruled_out = avoid | {one for one in tier.endpoints if self._how(broken, one) is None}
+        ruled_out = avoid | {endpoint for endpoint in tier.endpoints if self._how(broken, endpoint) is None}
         if ruled_out.issuperset(tier.endpoints) or not tier.may_retry(ruled_out):
             return None
         ask = SlotRequest(

@@ -42,7 +42,7 @@ class TierPrompts:
     """What is known of how one tier reads prompts."""
 
     def __init__(self, tier: Tier) -> None:
-        self.backends: dict[str, BackendConfig] = {one.config.name: one.config for one in tier.endpoints}
+        self.backends: dict[str, BackendConfig] = {endpoint.config.name: endpoint.config for endpoint in tier.endpoints}
         configs = [config for config in self.backends.values() if config.configured]
         goes_back = len(configs) == 1 or tier.sticky
         lifetime_s = configs[0].prompt_lifetime if configs and goes_back else None
@@ -85,7 +85,7 @@ class ConversationMemory:
         if not named:
             before, this = keys_of(ledger.conversation, features)
             keys = [this, before]  # of an agent's step, the user's messages are those of the step before
-        found = next((one for key in keys if (one := self._recent.get(key)) is not None), None)
+        found = next((conversation for key in keys if (conversation := self._recent.get(key)) is not None), None)
         if found is not None:
             found = found.copy()
             at = found.messages // 2

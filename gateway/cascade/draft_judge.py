@@ -157,7 +157,7 @@ def p_yes(completion: Mapping[str, Any]) -> float | None:
     """
     try:
         first = completion["choices"][0]["logprobs"]["content"][0]
-        said = {str(one["token"]): float(one["logprob"]) for one in (first, *first["top_logprobs"])}
+        said = {str(logprob["token"]): float(logprob["logprob"]) for logprob in (first, *first["top_logprobs"])}
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     mass, told = {True: 0.0, False: 0.0}, 0.0

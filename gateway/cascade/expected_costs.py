@@ -105,7 +105,7 @@ class ExpectedCosts:
         most_out = _most_out(request.body, self._tiers[tier].max_output)
         choices = _choices(request.body)
         if not learnt.seen and (request.hold is None or not request.hold.money):
-            mean = max(one.mean_out for one in self._tiers[tier].endpoints) or PRIOR["completion_tokens"] * choices
+            mean = max(model.mean_out for model in self._tiers[tier].endpoints) or PRIOR["completion_tokens"] * choices
             return round(min(mean, most_out * choices))
         return round(learnt.owed_out(most_out)) * choices
 

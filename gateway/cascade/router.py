@@ -130,7 +130,7 @@ class Router:
                 features = self.in_conversation(request.policy, features, vector)
         left, hold = request.left(), request.hold
         spent = self._spent(hold, request.policy) if hold is not None and hold.money else None
-        largest = max([one.context or 0 for one in health.values()], default=0)
+        largest = max([state.context or 0 for state in health.values()], default=0)
         given = DecisionInput(
             difficulty,
             features,

@@ -188,7 +188,7 @@ class CascadeRun:
     def _next(self) -> Step:
         cascade, running = self._cascade, self._running
         # A first token that has come shows that its backend is no longer slow, even while it is held.
-        if running and any(one.slot is not None and one.slot.has_begun for one in running.values()):
+        if running and any(run.slot is not None and run.slot.has_begun for run in running.values()):
             cascade.began()
         return cascade.next(self._request.left(), time.monotonic() - self._began)
 
@@ -208,9 +208,9 @@ class CascadeRun:
             for task in losers:
                 if task.done() and not task.cancelled() and task.exception() is None:
                     self._tried[task.result().attempt.number] = task.result()
-            for one in self._tried.values():
-                if one is not self._served and isinstance(one.answer, LiveStream):
-                    one.answer.lose()
+            for result in self._tried.values():
+                if result is not self._served and isinstance(result.answer, LiveStream):
+                    result.answer.lose()
             self._running.clear()
 
     def _attempt(self, attempt: Attempt) -> AttemptRun:
@@ -257,13 +257,13 @@ class CascadeRun:
         A request that is too long for the available tiers is not the client's fault while a tier that may hold it is
         down. An error that only means that no retry was allowed counts where there is no other.
         """
-        errors = [one.error for one in self._tried.values() if one.error is not None]
+        errors = [result.error for result in self._tried.values() if result.error is not None]
         refusing = {
-            one.attempt.tier
-            for one in self._tried.values()
-            if isinstance(one.error, BadStatus) and one.error.about_the_request
+            result.attempt.tier
+            for result in self._tried.values()
+            if isinstance(result.error, BadStatus) and result.error.about_the_request
         }
-        if len(refusing) > 1 and len(refusing) == len({one.attempt.tier for one in self._tried.values()}):
+        if len(refusing) > 1 and len(refusing) == len({result.attempt.tier for result in self._tried.values()}):
             self._decide_doubts("callers")
         errors = [error for error in errors if not isinstance(error, RetriesSpent)] or errors
         tiers = [self._runner.tiers[name] for name in self._missing]

@@ -97,7 +97,7 @@ class Samples:
         body, config = {**asked.body, "temperature": self._body["temperature"]}, self._endpoint.config
         own = {} if asked.native is None else asked.native.body
         thinks = "temperature" in config.omit or facts_of(config.model).thinking == "always"
-        if self._request.features.stream and not (thinks or any(body.get(one) or own.get(one) for one in _THINKS)):
+        if self._request.features.stream and not (thinks or any(body.get(key) or own.get(key) for key in _THINKS)):
             body.pop("max_tokens", None)
             body["max_completion_tokens"] = self._request.policy.escalate.stream.hold_tokens * 3 // 2
         return body

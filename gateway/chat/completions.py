@@ -75,9 +75,9 @@ def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
         return []
     return [
         [
-            float(one["logprob"])
-            for one in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
-            if isinstance(one, dict) and type(one.get("logprob")) in NUMBER
+            float(logprob["logprob"])
+            for logprob in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
+            if isinstance(logprob, dict) and type(logprob.get("logprob")) in NUMBER
         ]
         for token in content
         if isinstance(token, dict) and type(token.get("logprob")) in NUMBER

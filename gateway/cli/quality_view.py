@@ -46,16 +46,16 @@ def reliability_table(heads: Sequence[Mapping[str, Any]]) -> Table:
         "head", "tier", "predictions", "predicted", "observed", "95% interval", "ECE", "by chance", "whose word"
     )
     for head in heads:
-        if (one := head["reliability"]) is not None:
+        if (figures := head["reliability"]) is not None:
             made.add_row(
                 head["head"],
                 f"{head['tier']} ({head['model']})" if head["model"] else head["tier"],
-                str(one["count"]),
-                f"{percent(one['predicted'])}",
-                f"{percent(one['observed'])}, {one['verdict']}",
-                f"{percent(one['low'])} to {percent(one['high'])}",
-                f"{one['ece']:.3f}",
-                f"{one['ece_by_chance']:.3f}",
+                str(figures["count"]),
+                f"{percent(figures['predicted'])}",
+                f"{percent(figures['observed'])}, {figures['verdict']}",
+                f"{percent(figures['low'])} to {percent(figures['high'])}",
+                f"{figures['ece']:.3f}",
+                f"{figures['ece_by_chance']:.3f}",
                 "the judge's" if head["whose"] == "judge" else "people's",
             )
     return made

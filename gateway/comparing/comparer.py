@@ -122,7 +122,7 @@ class Comparer:
         A comparison waits at most `quiet_s` seconds for room; at most `queue` of them wait.
         """
         self._tiers = tiers
-        self._endpoints = {one.config.name: one for tier in tiers.values() for one in tier.endpoints}
+        self._endpoints = {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
         self._store = store
         self._classifier = classifier
         self._embedder = embedder

@@ -112,9 +112,9 @@ class HistorySummaries:
         asked = [{"role": "system", "content": _TASK}, {"role": "user", "content": shown}]
         body = {"messages": asked, "max_tokens": _MOST_OUT}
         room = room_needed(body)
-        able = (one for name in request.policy.ladder for one in self._tiers[name].endpoints if is_quiet(one))
+        able = (server for name in request.policy.ladder for server in self._tiers[name].endpoints if is_quiet(server))
         endpoint = next(
-            (one for one in able if one.config.price is not None and room <= (one.config.context or room)), None
+            (model for model in able if model.config.price is not None and room <= (model.config.context or room)), None
         )
         if endpoint is None:
             return

@@ -102,7 +102,7 @@ class ShadowRunner:
         self._budget = DailyBudget(store)
         self._telemetry = telemetry
         self._counted = counted
-        self._endpoints = {one.config.name: one for tier in tiers.values() for one in tier.endpoints}
+        self._endpoints = {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
         self._store = store
         self._keep = keep
         self._queue: deque[_Drawn] = deque()
@@ -172,7 +172,7 @@ class ShadowRunner:
         limit = max(body.get("max_tokens") or 0, body.get("max_completion_tokens") or 0) or _NO_LIMIT
         most = 0.0
         for name in policy.ladder:
-            endpoint = next((one for one in self._tiers[name].endpoints if is_quiet(one)), None)
+            endpoint = next((endpoint for endpoint in self._tiers[name].endpoints if is_quiet(endpoint)), None)
             if endpoint is None:
                 return "busy", 0.0
             if endpoint.config.price is None:
@@ -220,7 +220,7 @@ class ShadowRunner:
         judge = None if drawn.learn is None else self._endpoints.get(drawn.learn.judge)
         if judge is None or judge.config.price is None:
             return None
-        answering = {one.config.model for name in drawn.policy.ladder for one in self._tiers[name].endpoints}
+        answering = {endpoint.config.model for name in drawn.policy.ladder for endpoint in self._tiers[name].endpoints}
         return None if judge.config.model in answering else judge
 
     @staticmethod

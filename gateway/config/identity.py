@@ -89,13 +89,13 @@ class IdentityConfig(Section):
     @field_validator("issuers")
     @classmethod
     def _differ(cls, issuers: tuple[IssuerConfig, ...]) -> tuple[IssuerConfig, ...]:
-        if len({one.issuer for one in issuers}) < len(issuers):
+        if len({issuer.issuer for issuer in issuers}) < len(issuers):
             raise ValueError("one is listed twice; keep one, with several names under audience")
         return issuers
 
     def find(self, issuer: str) -> IssuerConfig | None:
         """Return the issuer of that name; None if it is not listed."""
-        return next((one for one in self.issuers if one.issuer == issuer), None)
+        return next((config for config in self.issuers if config.issuer == issuer), None)
 
 
 class RoleConfig(Section):

@@ -76,8 +76,8 @@ class KeyFiles:
                 async with asyncio.timeout(self._every_s):
                     await self._hurry.wait()
             self._hurry.clear()
-            for one in self._watched:
-                await one.look()
+            for file in self._watched:
+                await file.look()
 
 
 class _WatchedFiles:

@@ -163,7 +163,7 @@ class _Resolver:
         local = deployment.local_model
         update = {
             "tiers": tiers,
-            "services": {name: self._service(("services", name), one) for name, one in deployment.services.items()},
+            "services": {name: self._service(("services", name), entry) for name, entry in deployment.services.items()},
             "tenants": tenants,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),

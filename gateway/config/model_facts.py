@@ -104,7 +104,7 @@ def prior_of(facts: HostedModel, set_fields: Mapping[str, Any]) -> Prior | None:
     price = None if facts.price is None else facts.price.output
     classes = known["classes"] if price is not None else ()
     of_class: Mapping[str, Any] = next(
-        (one for one in classes if one["output_usd_to"] is None or price <= one["output_usd_to"]), {}
+        (class_ for class_ in classes if class_["output_usd_to"] is None or price <= class_["output_usd_to"]), {}
     )
     ttft, tpot = facts.ttft or of_class.get("ttft"), facts.tpot or of_class.get("tpot")
     if ttft is None or tpot is None:
@@ -300,7 +300,7 @@ def unread_rates(price_map: Mapping[str, Any], hosts: Mapping[str, str]) -> Coun
     """
     unread: Counter[str] = Counter()
     for _, _, entry in _entries(price_map, set(hosts.values())):
-        names = {name for one in (entry, *(_ranges(entry) or ())) for name, value in one.items() if value}
+        names = {name for rates in (entry, *(_ranges(entry) or ())) for name, value in rates.items() if value}
         plain = {_ABOVE.sub("", name) for name in names - {_RANGES} if _OF_PRICE.search(name)}
         unread.update(name for name in plain if _OF_TIER.sub("", name) not in _RATES.values())
     return unread
@@ -321,7 +321,7 @@ def _named(name: str, provider: str) -> tuple[str, str]:
 
     The map has a provider for each of Bedrock's APIs, and for each maker on Vertex.
     """
-    platform = next((one for one in _PLATFORMS if provider.startswith(one)), provider)
+    platform = next((platform for platform in _PLATFORMS if provider.startswith(platform)), provider)
     model = name.removeprefix(f"{provider}/").removeprefix(f"{platform}/")
     if platform == "bedrock" and "/" in model:
         return "", ""
@@ -348,7 +348,7 @@ def _price(entry: Mapping[str, Any]) -> dict[str, Any] | None:
     if not any(rates.values()):  # 0 for a hosted model means a trial, or that nobody knows
         return None
     if ranges:
-        steps = [(one["range"][0], _rates({**entry, **one}, "")) for one in ranges if one["range"][0]]
+        steps = [(step["range"][0], _rates({**entry, **step}, "")) for step in ranges if step["range"][0]]
         return rates | _steps(steps)
     over = sorted({int(match[1]) for key in entry if (match := _ABOVE.search(key))})
     rates |= _long(entry, over, "")
@@ -363,7 +363,7 @@ def _ranges(entry: Mapping[str, Any]) -> list[Mapping[str, Any]] | None:
     """Return the ranges of prompt tokens with rates of their own, shortest first; None if they are not understood."""
     ranges = entry.get(_RANGES) or []
     try:
-        return sorted(ranges, key=lambda one: int(one["range"][0]))
+        return sorted(ranges, key=lambda step: int(step["range"][0]))
     except (KeyError, IndexError, TypeError, ValueError):
         return None
 

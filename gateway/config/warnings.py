@@ -193,7 +193,7 @@ def _doubts(policy: Rules, deployment: Deployment, backend: BackendConfig) -> It
             )
     elif escalate.agreement is None and escalate.judge is None:
         decides = "all are escalated" if escalate.no_signal == "escalate" else "all are accepted"
-        judge = next((one.name for one in deployment.backends if one.logprobs and one.configured), "")
+        judge = next((backend.name for backend in deployment.backends if backend.logprobs and backend.configured), "")
         at, value, what = (
             ("judge", f"{{backend: {judge}}}", "whose model reads each draft")
             if judge

@@ -345,7 +345,7 @@ def with_joined_calls(messages: Sequence[Any]) -> list[Any] | None:
         if calls and before is not None and before.get("tool_calls"):
             if made is None:
                 made = list(messages[:at])
-            texts = [one["content"] for one in (before, message) if isinstance(one.get("content"), str)]
+            texts = [part["content"] for part in (before, message) if isinstance(part.get("content"), str)]
             joined = {**before, **message, "tool_calls": [*before["tool_calls"], *calls]}
             if "content" in joined:
                 joined["content"] = "".join(texts) or None
@@ -372,7 +372,7 @@ def with_short_ids(messages: Sequence[Any]) -> list[Any] | None:
                 else call
                 for call in calls
             ]
-            if any(one is not call for one, call in zip(made, calls, strict=True)):
+            if any(copy is not call for copy, call in zip(made, calls, strict=True)):
                 changed[position] = {**message, "tool_calls": made}
     return [changed.get(position, message) for position, message in enumerate(messages)] if changed else None
 

@@ -38,9 +38,9 @@ def prompts_of(body: Mapping[str, Any]) -> list[str]:
         return [prompt]
     if not isinstance(prompt, list) or not prompt:
         raise _wrong("prompt", "a string or a list of strings")
-    if all(isinstance(one, str) for one in prompt):
+    if all(isinstance(text, str) for text in prompt):
         return list(prompt)
-    if all(_is_integer(one) or isinstance(one, list) for one in prompt):
+    if all(_is_integer(part) or isinstance(part, list) for part in prompt):
         raise _unsupported(
             "prompt",
             "A prompt of tokens fits one model alone, and here several may answer. Send the text, or name a service "
@@ -154,7 +154,7 @@ class CompletionsStream:
 
     def chunk(self, value: Mapping[str, Any]) -> bytes:
         """See `StreamWriter.chunk`."""
-        choices = [one for choice in value.get("choices") or () if (one := self._choice(choice)) is not None]
+        choices = [chat for choice in value.get("choices") or () if (chat := self._choice(choice)) is not None]
         usage = value.get("usage") if self._include_usage else None
         if not choices and usage is None:
             return b""
@@ -223,12 +223,12 @@ def _legacy(logprobs: Any, offset: int) -> dict[str, list[Any]] | None:
     if not isinstance(content, list):
         return None
     legacy: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
-    for one in content:
-        legacy["tokens"].append(one["token"])
-        legacy["token_logprobs"].append(one["logprob"])
-        legacy["top_logprobs"].append({top["token"]: top["logprob"] for top in one.get("top_logprobs") or ()})
+    for token in content:
+        legacy["tokens"].append(token["token"])
+        legacy["token_logprobs"].append(token["logprob"])
+        legacy["top_logprobs"].append({top["token"]: top["logprob"] for top in token.get("top_logprobs") or ()})
         legacy["text_offset"].append(offset)
-        offset += len(one["token"])
+        offset += len(token["token"])
     return legacy
 
 
@@ -242,7 +242,7 @@ def _best(choices: Sequence[Mapping[str, Any]], count: int) -> list[Mapping[str,
                 "The model returned no log-probabilities, so the best of its answers is not known. Send best_of: 1.",
                 code="upstream_invalid_response",
             )
-        return math.fsum(one["logprob"] for one in content) / max(1, len(content))
+        return math.fsum(token["logprob"] for token in content) / max(1, len(content))
 
     return sorted(choices, key=mean, reverse=True)[:count]
 

@@ -55,7 +55,7 @@ def _function(value: Any, names: set[str], *, is_tool: bool = False) -> Any:
     custom = value.get("custom")
     if value.get("type") != "custom" or not isinstance(custom, dict) or not isinstance(name := custom.get("name"), str):
         return value
-    rest = {key: one for key, one in value.items() if key not in ("type", "custom")}
+    rest = {key: member for key, member in value.items() if key not in ("type", "custom")}
     if "id" in value:  # a call
         arguments = orjson.dumps({_INPUT: custom.get(_INPUT) or ""}).decode()
         return {**rest, "type": "function", "function": {"name": name, "arguments": arguments}}

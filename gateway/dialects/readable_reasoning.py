@@ -92,9 +92,9 @@ def under_name(messages: Sequence[Mapping[str, Any]], name: str) -> list[Any] | 
 def _readable(details: Any) -> str | None:
     """Return the text of details that are readable, and nothing more; None for all others."""
     joined = joined_details(details) if isinstance(details, list) else []
-    if not joined or any(one.get("type") not in _READABLE or one.get("signature") for one in joined):
+    if not joined or any(part.get("type") not in _READABLE or part.get("signature") for part in joined):
         return None
-    return "".join(str(one.get("text") or one.get("summary") or "") for one in joined) or None
+    return "".join(str(part.get("text") or part.get("summary") or "") for part in joined) or None
 
 
 def with_any_reasoning(messages: Sequence[Mapping[str, Any]], name: str) -> list[Any] | None:

@@ -125,8 +125,8 @@ def _takes(name: str, value: Any) -> bool:
 
 def _refuse_recursion(schema: Mapping[str, Any]) -> None:
     """Raise _NotTakenError if the schema contains itself, or refers to something that is not in it."""
-    defined = {where: one for where in _DEFINITIONS if isinstance(one := schema.get(where), dict)}
-    named = {f"#/{where}/{name}": inner for where, one in defined.items() for name, inner in one.items()}
+    defined = {where: section for where in _DEFINITIONS if isinstance(section := schema.get(where), dict)}
+    named = {f"#/{where}/{name}": inner for where, section in defined.items() for name, inner in section.items()}
     checked: set[str] = set()
 
     def check(value: Any, path: tuple[str, ...]) -> None:

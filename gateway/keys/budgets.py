@@ -94,8 +94,8 @@ class OwnerBudgets:
         kind, name = owner
         [found] = await self.of_terms([(owner, terms)])
         if not found:
-            found = [one for one in await self.in_use() if (one.account.kind, one.account.owner) == owner]
-        if chosen := [one for one in found if per in (None, one.account.budget and one.account.budget.per)]:
+            found = [budget for budget in await self.in_use() if (budget.account.kind, budget.account.owner) == owner]
+        if chosen := [budget for budget in found if per in (None, budget.account.budget and budget.account.budget.per)]:
             return chosen
         what = f"budget per {per}" if per else "budget"
         raise KeysRefused(f"{kind} {name} has no {what}; `tierline budgets show` lists those in use")
@@ -104,31 +104,31 @@ class OwnerBudgets:
         """Return the budgets of each of several owners with these terms."""
         now = self._clock()
         accounts = [OwnerAccounts(*owner, terms).money(now) for owner, terms in owners]
-        fields = iter(await self._fields([one for some in accounts for one in some]))
-        return [[_standing(one, next(fields), now) for one in some] for some in accounts]
+        fields = iter(await self._fields([account for some in accounts for account in some]))
+        return [[_standing(account, next(fields), now) for account in some] for some in accounts]
 
     async def in_use(self) -> list[BudgetStanding]:
         """Return the budgets that requests were counted against in windows that run now, the most spent first."""
         now = self._clock()
         [names] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
         known = (name.decode().removeprefix(ACCOUNT_PREFIX) for name in names)
-        accounts = [one for name in known if (one := account_named(name, now)) is not None]
+        accounts = [spent for name in known if (spent := account_named(name, now)) is not None]
         found = [
             _standing(replace(account, limit=int(fields[b"limit"])), fields, now)
             for account, fields in zip(accounts, await self._fields(accounts), strict=True)
             if b"limit" in fields
         ]
-        return sorted(found, key=lambda one: -(one.spent / one.account.limit if one.account.limit else 1.0))
+        return sorted(found, key=lambda budget: -(budget.spent / budget.account.limit if budget.account.limit else 1.0))
 
     async def every(self) -> list[BudgetStanding]:
         """Return the budgets in use, and after them those of keys, teams and tenants that nobody spent from yet."""
         used = await self.in_use()
-        names = {one.account.name for one in used}
-        owners = {(one.kind, one.name): one.terms for one in await self._registry.owners()}
+        names = {standing.account.name for standing in used}
+        owners = {(owner.kind, owner.name): owner.terms for owner in await self._registry.owners()}
         terms: dict[Owned, Terms] = {**self._configured, **cast(dict[Owned, Terms], owners)}
         terms |= {("key", key.id): key.terms async for key in self._registry.keys() if key.terms.budgets}  # noqa: SIM118
-        unused = [one for some in await self.of_terms(list(terms.items())) for one in some]
-        return used + [one for one in unused if one.account.name not in names]
+        unused = [standing for some in await self.of_terms(list(terms.items())) for standing in some]
+        return used + [standing for standing in unused if standing.account.name not in names]
 
     async def counters(self) -> dict[str, int]:
         """Return what is spent of every account of money that the store has, in nanodollars, past windows' too."""
@@ -143,28 +143,28 @@ class OwnerBudgets:
 
     async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
         """Have so much of an owner's budgets, or of the one of a kind of window, count as spent."""
-        return [await self._adjust(one, "reset", usd, why) for one in await self.of(owner, per)]
+        return [await self._adjust(standing, "reset", usd, why) for standing in await self.of(owner, per)]
 
     async def top_up(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
         """Take an amount off what counts as spent, so that as much more may be spent in this window."""
         chosen = await self.of(owner, per)
         if len(chosen) > 1:
-            windows = ", ".join(one.account.budget.per for one in chosen if one.account.budget)
+            windows = ", ".join(standing.account.budget.per for standing in chosen if standing.account.budget)
             raise KeysRefused(f"there are budgets per {windows}; say by --per which of them gets more")
-        return [await self._adjust(one, "topup", usd, why) for one in chosen]
+        return [await self._adjust(standing, "topup", usd, why) for standing in chosen]
 
-    async def _adjust(self, one: BudgetStanding, what: str, usd: float, why: Why) -> BudgetStanding:
-        account, token = one.account, secrets.token_hex(8)
+    async def _adjust(self, standing: BudgetStanding, what: str, usd: float, why: Why) -> BudgetStanding:
+        account, token = standing.account, secrets.token_hex(8)
         spent = {"spent_usd": f"{token}b"}, {"spent_usd": f"{token}a"}  # the script writes what they were
         entry = TrailEntry(self._clock(), why.by, "budget", account.name, what, why.message, *spent)
-        forget_ms = "inf" if one.account.ends is None else f"{(one.account.ends + _KEPT_S) * 1000:.0f}"
+        forget_ms = "inf" if standing.account.ends is None else f"{(standing.account.ends + _KEPT_S) * 1000:.0f}"
         words = (
             what.encode(), b"%d" % round(usd * NANO), _record(account, what, f"{token}c", why), entry.change(),
             why.how.encode(), forget_ms.encode(), token.encode(),
         )  # fmt: skip
         keys = (TRACES, f"{ACCOUNT_PREFIX}{account.name}", f"{MARK}{account.name}", BUDGETS)
         after, _ = await settled_change(self._store, _ADJUST, (*map(str.encode, keys), _IN_USE), words)
-        return one._replace(spent=int(after))
+        return standing._replace(spent=int(after))
 
     async def _known(self, owner: Owned) -> tuple[Owned, Terms]:
         """Return an owner as accounts name it, a key by its id, and its terms."""
@@ -174,8 +174,8 @@ class OwnerBudgets:
                 key = await self._registry.find(name)
                 return (kind, key.id), key.terms
         if kind in ("team", "tenant"):
-            for one in (name, name.rpartition("/")[2]):  # what holds in every tenant holds in this one for itself
-                if (record := await self._registry.owner(cast(Any, kind), one)) is not None:
+            for named in (name, name.rpartition("/")[2]):  # what holds in every tenant holds in this one for itself
+                if (record := await self._registry.owner(cast(Any, kind), named)) is not None:
                     return owner, record.terms
             return owner, self._configured.get((kind, name.rpartition("/")[2]), NO_TERMS)
         return owner, NO_TERMS
@@ -186,7 +186,7 @@ class OwnerBudgets:
         for start in range(0, len(accounts), _PAGE):
             some = accounts[start : start + _PAGE]
             replies = await self._store.ask(
-                [Command((b"HGETALL", f"{ACCOUNT_PREFIX}{one.name}".encode())) for one in some], _LIMIT_S
+                [Command((b"HGETALL", f"{ACCOUNT_PREFIX}{account.name}".encode())) for account in some], _LIMIT_S
             )
             found += map(fields_in, replies)
         return found
@@ -218,7 +218,7 @@ def account_named(name: str, now: float) -> Account | None:
 def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
     """Return the terms that a config gives its teams and tenants."""
     owners = configured_owners(deployment.teams, deployment.tenants)
-    return {(one.kind, one.name): one.terms for one in owners.values()}
+    return {(owner.kind, owner.name): owner.terms for owner in owners.values()}
 
 
 def _standing(account: Account, fields: Mapping[bytes, bytes], now: float) -> BudgetStanding:

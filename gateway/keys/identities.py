@@ -47,7 +47,7 @@ class Identities:
         if config.issuers:
             from gateway.keys.issuer import Issuer
 
-            self._issuers = {one.issuer: Issuer(one, folder) for one in config.issuers}
+            self._issuers = {issuer.issuer: Issuer(issuer, folder) for issuer in config.issuers}
 
     def __bool__(self) -> bool:
         """Return whether there are issuers."""

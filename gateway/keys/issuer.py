@@ -234,13 +234,13 @@ def _fetched(url: str, form: Mapping[str, str] | None = None, auth: tuple[str, s
 def _usable(document: Mapping[str, Any]) -> KeySet:
     """Return the public keys for signatures; others, and those that cannot be read, are left out. Raises ValueError."""
     keys = []
-    for one in document.get("keys", ()):
-        if not isinstance(one, dict) or one.get("kty") not in ("RSA", "EC", "OKP") or one.get("use", "sig") != "sig":
+    for key in document.get("keys", ()):
+        if not isinstance(key, dict) or key.get("kty") not in ("RSA", "EC", "OKP") or key.get("use", "sig") != "sig":
             continue
-        if "d" in one or (one["kty"] == "RSA" and len(str(one.get("n", ""))) < _LEAST_RSA):
+        if "d" in key or (key["kty"] == "RSA" and len(str(key.get("n", ""))) < _LEAST_RSA):
             continue
         with contextlib.suppress(JoseError, ValueError, TypeError, KeyError):
-            keys.append(JWKRegistry.import_key(one))
+            keys.append(JWKRegistry.import_key(key))
     if not keys:
         raise ValueError("it has no keys for signatures")
     return KeySet(keys)

@@ -63,7 +63,7 @@ class KeptKeys:
 
     async def keep(self, found: Sequence[FoundKey]) -> None:
         """Keep keys that were looked up, with their owners."""
-        keys = [(one.record.digest, to_json(one.record), one.record.revision, time.time()) for one in found]
+        keys = [(key.record.digest, to_json(key.record), key.record.revision, time.time()) for key in found]
         owners = {f"{one.kind}:{one.name}": one for key in found for one in (key.team, key.tenant) if one is not None}
 
         def write(rows: sqlite3.Connection) -> None:

@@ -175,7 +175,7 @@ class KnownKeys:
         while not await self._fresh() and self._down != "unconfigured" and time.monotonic() < until:
             self._looked_at = time.monotonic() + self._interval_s / 5
         if self.held.lacks_filter and self._kept is not None:
-            self._owners = {f"{one.kind}:{one.name}": one for one in await self._kept.owners()}
+            self._owners = {f"{owner.kind}:{owner.name}": owner for owner in await self._kept.owners()}
             self.imported = self._down != "unconfigured"
             self.on_owners()
         if self._down != "unconfigured":
@@ -292,7 +292,7 @@ class KnownKeys:
         )
         self.held.drop_owners(teams, tenants)
         keys = await self._registry.by_digests(changes.digests)
-        self.imported = self.imported or any(one.imported for one in keys.values())
+        self.imported = self.imported or any(key.imported for key in keys.values())
         owners = await self._read_owners(set(changes.owners))
         if self._kept is not None:
             await self._keep()  # what was looked up before the change must not be written after it
@@ -332,12 +332,12 @@ class KnownKeys:
                 restored = await self._restored(owners)
             async for keys in self._kept.pages():
                 restored += await self._restored(keys)
-                digests = [one.digest for one in keys]
+                digests = [key.digest for key in keys]
                 there = await self._registry.by_digests(digests)
-                await self._kept.change([(one, there.get(one)) for one in digests], [])
+                await self._kept.change([(digest, there.get(digest)) for digest in digests], [])
             if restored:
                 log.warning("keys: the store had lost records; %d of the copy on disk are in it again", restored)
-            terms = await self._registry.some_owners([f"{one.kind}:{one.name}" for one in owners])
+            terms = await self._registry.some_owners([f"{owner.kind}:{owner.name}" for owner in owners])
             await self._kept.change([], terms.items(), revision)
         return KeyChanges(revision, whole=False)
 
@@ -367,7 +367,7 @@ def configured_owners(teams: Mapping[str, OwnerTerms], tenants: Mapping[str, Own
         ("tenant", tenants),
     )
     return {
-        f"{kind}:{name}": OwnerRecord(kind, name, one.limits, one.per_user, one.per_session)
+        f"{kind}:{name}": OwnerRecord(kind, name, owner.limits, owner.per_user, owner.per_session)
         for kind, owners in kinds
-        for name, one in owners.items()
+        for name, owner in owners.items()
     }

@@ -70,8 +70,8 @@ def _rows(text: str) -> Iterator[Mapping[str, Any]]:
         raise KeysRefused(f"the file is neither JSON nor CSV: {error}") from None
     if isinstance(value, dict):
         value = value.get("keys", [value])
-    for one in value if isinstance(value, list) else []:
-        yield {"token": one} if isinstance(one, str) else one if isinstance(one, dict) else {}
+    for row in value if isinstance(value, list) else []:
+        yield {"token": row} if isinstance(row, str) else row if isinstance(row, dict) else {}
 
 
 def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, said: list[str]) -> KeyRecord:
@@ -92,9 +92,9 @@ def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, said: li
         created_by=str(row.get("created_by") or ""),
         imported=True,
         metadata={
-            str(key): one if isinstance(one, str) else orjson.dumps(one).decode()
-            for key, one in metadata.items()
-            if key not in _UNTAKEN and one
+            str(key): value if isinstance(value, str) else orjson.dumps(value).decode()
+            for key, value in metadata.items()
+            if key not in _UNTAKEN and value
         },
     )
 
@@ -110,20 +110,20 @@ def _untaken(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[st
 
 def _models(row: Mapping[str, Any], said: list[str]) -> tuple[str, ...]:
     """Return the models that a key and its team may both use; none where the list does not tell what they are."""
-    own, team = (tuple(str(one) for one in _list(row.get(name))) for name in ("models", "team_models"))
+    own, team = (tuple(str(model) for model in _list(row.get(name))) for name in ("models", "team_models"))
     if _OF_TEAM in own and not team:
         said.append(
             "its models are those of its team, which this list does not tell, so these are closed to it; open them by "
             "`tierline keys update KEY --model NAME`"
         )
-        return tuple(one for one in own if one != _OF_TEAM) or NO_NAMES
+        return tuple(name for name in own if name != _OF_TEAM) or NO_NAMES
     if not team and (row.get("team_id") or row.get("team_alias")) and (not own or _ALL.intersection(own)):
         said.append("what models its team may use is not in this list, and does not hold here")
     if not own or not _ALL.union({_OF_TEAM}).isdisjoint(own):
         own = ()
     if not team or not _ALL.isdisjoint(team):
         return own
-    return team if not own else tuple(one for one in own if one in team) or NO_NAMES
+    return team if not own else tuple(name for name in own if name in team) or NO_NAMES
 
 
 def _team(row: Mapping[str, Any], said: list[str]) -> str:
@@ -186,7 +186,7 @@ def _object(value: Any) -> Mapping[str, Any]:
 def _list(value: Any) -> list[Any]:
     found = _json(value.replace("{", "[", 1).replace("}", "]", 1)) if isinstance(value, str) else value
     if found is None and isinstance(value, str):  # an array as PostgreSQL writes it in CSV: {gpt-4o,claude}
-        found = [one.strip('"') for one in value.strip("{}").split(",") if one]
+        found = [word.strip('"') for word in value.strip("{}").split(",") if word]
     return found if isinstance(found, list) else []
 
 

@@ -36,9 +36,9 @@ class MovedKeys:
 async def export_lines(registry: KeyRegistry) -> list[bytes]:
     """Return all records as lines. Raises StoreUnavailable."""
     values: list[dict[str, Any]] = [{"format": _FORMAT, "hashed_by": hashed_by(secret_of())}]
-    values += [shown(one) for one in await registry.owners()]
+    values += [shown(owner) for owner in await registry.owners()]
     values += [{"kind": "key", **shown(key)} async for key in registry.records()]
-    return [orjson.dumps(one) + b"\n" for one in values]
+    return [orjson.dumps(record) + b"\n" for record in values]
 
 
 def read_export(text: str) -> list[KeyRecord | OwnerRecord]:

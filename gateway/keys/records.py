@@ -134,7 +134,7 @@ ANYBODY: Final = Caller()
 
 def shown(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
     """Return the record as JSON values, without what is empty or as by default."""
-    values = {one.name: getattr(record, one.name) for one in fields(record)}
+    values = {field.name: getattr(record, field.name) for field in fields(record)}
     plain = {name: value.plain() if isinstance(value, Terms) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or name in _ALWAYS}
 
@@ -206,19 +206,19 @@ def caller_of(
     What the key may use is what its owners' keys may use, too, whatever it was when the key was made.
     """
     owners: list[tuple[OwnerKind, str, KeyRecord | OwnerRecord]] = [("key", record.id, record)]
-    for one in (team, tenant):
-        if one is None:
+    for owner in (team, tenant):
+        if owner is None:
             continue
-        is_team = one.kind == "team" and own
-        owners.append((one.kind, team_of(record.tenant, record.team) if is_team else one.name, one))
-        if one.surfaces or one.tiers:
-            surfaces, tiers = _both(record.surfaces, one.surfaces), _both(record.tiers, one.tiers)
+        is_team = owner.kind == "team" and own
+        owners.append((owner.kind, team_of(record.tenant, record.team) if is_team else owner.name, owner))
+        if owner.surfaces or owner.tiers:
+            surfaces, tiers = _both(record.surfaces, owner.surfaces), _both(record.tiers, owner.tiers)
             record = replace(record, surfaces=surfaces, tiers=tiers)
-    limited = tuple(Limited(kind, name, one.terms) for kind, name, one in owners if one.terms)
+    limited = tuple(Limited(kind, name, owner.terms) for kind, name, owner in owners if owner.terms)
     if record.maker_terms:
         limited += (Limited("key", record.maker, record.maker_terms),)
-    per_user = tuple(Limited(kind, name, one.per_user) for kind, name, one in owners if one.per_user)
-    per_session = tuple(Limited(kind, name, one.per_session) for kind, name, one in owners if one.per_session)
+    per_user = tuple(Limited(kind, name, owner.per_user) for kind, name, owner in owners if owner.per_user)
+    per_session = tuple(Limited(kind, name, owner.per_session) for kind, name, owner in owners if owner.per_session)
     is_limited = bool(limited or per_user or per_session)
     return Caller(record.tenant, record.team, record.id, record, limited, per_user, per_session, is_limited)
 

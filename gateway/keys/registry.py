@@ -193,10 +193,10 @@ class KeyRegistry:
         for start in range(0, len(records), _AT_ONCE):
             some = records[start : start + _AT_ONCE]
             there: dict[str, KeyRecord | OwnerRecord | None] = {
-                **await self.by_digests([one.digest for one in some if isinstance(one, KeyRecord)]),
-                **await self.some_owners([_name(one) for one in some if isinstance(one, OwnerRecord)]),
+                **await self.by_digests([record.digest for record in some if isinstance(record, KeyRecord)]),
+                **await self.some_owners([_name(record) for record in some if isinstance(record, OwnerRecord)]),
             }
-            pairs: list[Change] = [(there.get(_name(one)), one) for one in some]
+            pairs: list[Change] = [(there.get(_name(record)), record) for record in some]
             changes = [(old, new) for old, new in pairs if old is None or (new and old.revision < new.revision)]
             if changes:
                 await self._change(changes, "import", why)
@@ -230,7 +230,7 @@ class KeyRegistry:
         if not digests:
             return {}
         (blobs,) = await self._ask(Command((b"HMGET", _RECORDS, *map(str.encode, digests))))
-        return {one.digest: one for one in (_read(key_from, blob) for blob in blobs if blob)}
+        return {record.digest: record for record in (_read(key_from, blob) for blob in blobs if blob)}
 
     async def names(self, ids: Sequence[str]) -> dict[str, str]:
         """Return what people call the keys with these ids, those that have a name."""
@@ -303,7 +303,7 @@ class KeyRegistry:
         """Return all teams and tenants that have a record, by kind and name."""
         (fields,) = await self._ask(Command((b"HGETALL", _OWNERS)))
         owners = [_read(owner_from, blob) for blob in fields_in(fields).values()]
-        return sorted(owners, key=lambda one: (one.kind, one.name))
+        return sorted(owners, key=lambda owner: (owner.kind, owner.name))
 
     async def some_owners(self, names: Sequence[str]) -> dict[str, OwnerRecord | None]:
         """Return the records of teams and tenants such as `team:web`, None for those that have none."""
@@ -383,8 +383,8 @@ class KeyRegistry:
         """Make changes and their audit entries in one script. Raises KeysConflict."""
         words: list[bytes] = [why.how.encode()]
         # One entry for a key with the keys before it: the one about its newest record, which comes last.
-        newest = {one.id: one for pair in changes for one in pair if isinstance(one, KeyRecord)}
-        earlier = {one.id: one for one, _ in changes if isinstance(one, KeyRecord)}
+        newest = {record.id: record for pair in changes for record in pair if isinstance(record, KeyRecord)}
+        earlier = {record.id: record for record, _ in changes if isinstance(record, KeyRecord)}
         for before, after in changes:
             told = not isinstance(after, KeyRecord) or newest[after.id] is after
             was = earlier.get(after.id) if isinstance(after, KeyRecord) else before
@@ -414,7 +414,7 @@ def _words(change: Change, was: KeyRecord | OwnerRecord | None, action: str, why
     is_key = isinstance(record, KeyRecord)
     kind: Kind = "key" if isinstance(record, KeyRecord) else record.kind
     subject, team = (record.id, record.team) if isinstance(record, KeyRecord) else ("", "")
-    old, new = (_audited(one) for one in (was, after))
+    old, new = (_audited(record) for record in (was, after))
     said = {name for name in (*old, *new) if old.get(name) != new.get(name)}
     entry = TrailEntry(
         time.time(), why.by, kind, subject or getattr(record, "name", ""), action, why.message,

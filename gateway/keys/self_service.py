@@ -136,7 +136,7 @@ def _above(terms: Terms, limit: Terms) -> Iterable[str]:
             yield f"{name} {wanted}, of {most}"
     for budget in terms.budgets:
         # A team's budget of a month is more than any of its days may cost; one of a day says nothing about the month.
-        longer = [one for one in limit.budgets if _LONGER.index(one.per) >= _LONGER.index(budget.per)]
-        least = min(longer, key=lambda one: one.usd, default=None)
+        longer = [own for own in limit.budgets if _LONGER.index(own.per) >= _LONGER.index(budget.per)]
+        least = min(longer, key=lambda own: own.usd, default=None)
         if least is not None and budget.usd > least.usd:
             yield f"a budget of ${budget.usd:g} a {budget.per}, of ${least.usd:g} a {least.per}"

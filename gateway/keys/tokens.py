@@ -74,7 +74,7 @@ def texts(value: Any, *, split: bool = False) -> tuple[str, ...]:
     """Return the texts of a claim that is one or a list; with `split`, one is several with spaces between."""
     if isinstance(value, str):
         return tuple(value.split()) if split else (value,)
-    return tuple(one for one in value if isinstance(one, str)) if isinstance(value, list) else ()
+    return tuple(name for name in value if isinstance(name, str)) if isinstance(value, list) else ()
 
 
 def _decoded(part: bytes) -> Mapping[str, Any]:

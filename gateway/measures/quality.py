@@ -48,7 +48,7 @@ class Opinions:
     @classmethod
     def of(cls, pairs: Sequence[tuple[float | None, float | None]]) -> Opinions:
         """Return what each pair of a person's and the judge's opinion says; None for nothing."""
-        columns = np.array([[math.nan if one is None else one for one in pair] for pair in pairs], np.float64)
+        columns = np.array([[math.nan if score is None else score for score in pair] for pair in pairs], np.float64)
         people, judge = columns.reshape(-1, 2).T
         return cls(people, judge)
 
@@ -168,7 +168,7 @@ def tier_qualities(
     rows: Sequence[Mapping[str, Any]], feedback: Feedbacks, unjudged: Mapping[str, Sequence[float]]
 ) -> dict[str, Quality]:
     """Return the quality of each tier, by what `tier_opinions` returns for the same."""
-    return {tier: estimate(one) for tier, one in tier_opinions(rows, feedback, unjudged).items()}
+    return {tier: estimate(opinions) for tier, opinions in tier_opinions(rows, feedback, unjudged).items()}
 
 
 def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Quality]] | None:
@@ -176,7 +176,7 @@ def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Qualit
 
     None where there are not two of them, or neither people nor judge speak of all.
     """
-    known = {tier: one for tier, one in opinions.items() if len(one) >= FEWEST_BOTH}
+    known = {tier: opinion for tier, opinion in opinions.items() if len(opinion) >= FEWEST_BOTH}
     told = in_one_word([*known.values()]) if len(known) > 1 else None
     return None if told is None else (told[0], dict(zip(known, told[1], strict=True)))
 
@@ -207,9 +207,9 @@ def surface_quality(
     """
     tiers = tier_qualities(rows, feedback, unjudged)
     return {
-        "tiers": [{"tier": tier, **one.as_json()} for tier, one in tiers.items()],
+        "tiers": [{"tier": tier, **figures.as_json()} for tier, figures in tiers.items()],
         "judge_and_people": agreement(rows, feedback).as_json(),
-        "shadows": [{"candidate": one, **paired_quality(pairs).as_json()} for one, pairs in shadows.items()],
+        "shadows": [{"candidate": name, **paired_quality(pairs).as_json()} for name, pairs in shadows.items()],
     }
 
 
@@ -230,7 +230,7 @@ def estimate(opinions: Opinions, word: Word | None = None) -> Quality:
     if counts[2] >= FEWEST_BOTH:
         estimates.append(_mean(opinions.people, opinions.unit, rated & ~both))
     precision = [1 / variance for _, variance in estimates]
-    value = sum(w * one for w, (one, _) in zip(precision, estimates, strict=True)) / sum(precision)
+    value = sum(w * estimate for w, (estimate, _) in zip(precision, estimates, strict=True)) / sum(precision)
     value, variance = min(max(value, 0.0), 1.0), 1 / sum(precision)
     half = _Z * math.sqrt(variance)
     return Quality(value, max(0.0, value - half), min(1.0, value + half), variance, *counts, corrected=True)
@@ -254,8 +254,8 @@ def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
 
 def difference(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDifference:
     """Return the sum of factor times quality, with its interval; the terms are taken to be independent."""
-    value = math.fsum(factor * one.value for factor, one in terms)
-    ends = [[factor * (end - one.value) for end in (one.low, one.high)] for factor, one in terms]
+    value = math.fsum(factor * term.value for factor, term in terms)
+    ends = [[factor * (end - term.value) for end in (term.low, term.high)] for factor, term in terms]
     below, above = (math.hypot(*(move(pair) for pair in ends)) for move in (min, max))
     return QualityDifference(value, value - below, value + above, word)
 

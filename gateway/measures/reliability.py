@@ -146,7 +146,7 @@ def head_reliabilities(claims: Iterable[HeadClaim]) -> list[dict[str, Any]]:
         judged, rated = by_word.get("judge", []), by_word.get("people", [])
         chosen = judged if len(judged) >= FEWEST or len(judged) > len(rated) else rated
         enough = len(chosen) >= FEWEST
-        found = reliability([one.predicted for one in chosen], [one.observed for one in chosen]) if enough else None
+        found = reliability([row.predicted for row in chosen], [row.observed for row in chosen]) if enough else None
         shown.append(
             {
                 "head": head,

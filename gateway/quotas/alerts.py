@@ -103,10 +103,10 @@ class AlertOutbox:
         """Return one that is due, and how often it was taken with this time; nobody else gets it for a while."""
         now = self._clock()
         if self._local is not None:
-            for alert, one in self._local.items():
-                if one[0] <= now:
-                    one[0], one[2] = now + _CLAIM_S, one[2] + 1
-                    return alert, one[1], one[2]
+            for alert, state in self._local.items():
+                if state[0] <= now:
+                    state[0], state[2] = now + _CLAIM_S, state[2] + 1
+                    return alert, state[1], state[2]
             return None
         found = await self._run(MARK, b"take", b"%f" % now, b"%f" % (now + _CLAIM_S))
         return (found[0].decode(), found[1], int(found[2])) if found else None

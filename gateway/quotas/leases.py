@@ -234,22 +234,22 @@ class QuotaLeases:
             verdict = lease.check(expected, needed, now)
             if verdict == GRANTED and not (lease.waiting and _is_behind(lease, turn)):
                 continue
-            one = WaitingRequest(expected, needed, turn)
+            request = WaitingRequest(expected, needed, turn)
             if verdict == GRANTED:
-                waiting.append((lease, one))
+                waiting.append((lease, request))
                 continue
             if verdict == DRY and not lease.money and self._counts_alone(now):
                 if self._own_count(account.name, lease).fits(lease, needed, now):
                     continue
                 verdict = FULL
             is_old = verdict == HELD and lease.heard_at < began and not self.down  # what it says is of before
-            if not is_old and (refusal := self._refusal(account, lease, one, verdict, now - began, patience_s)):
+            if not is_old and (refusal := self._refusal(account, lease, request, verdict, now - began, patience_s)):
                 return refusal
             if (verdict == DRY and not self.down) or is_old:
                 self._urgent.set()
             else:
                 pause_s = RETRY_S
-            waiting.append((lease, one))
+            waiting.append((lease, request))
         return waiting, pause_s
 
     def settle(self, entered: Entered, tokens: int = 0, charged: int = 0) -> None:
@@ -357,7 +357,7 @@ class QuotaLeases:
         self,
         account: Account,
         lease: AccountLease,
-        one: WaitingRequest,
+        request: WaitingRequest,
         verdict: int,
         waited_s: float,
         patience_s: float,
@@ -369,10 +369,10 @@ class QuotaLeases:
         if verdict == FULL:
             return Refusal(account, "limit", max(lease.retry_at - self._clock(), RETRY_S), standing)
         if verdict == HELD and lease.money:
-            ahead = [other for other in lease.waiting if other.turn < one.turn]
+            ahead = [other for other in lease.waiting if other.turn < request.turn]
             if lease.known >= lease.limit and waited_s >= min(patience_s, _OTHERS_PATIENCE_S):
                 return Refusal(account, "exhausted", standing.reset_s, standing._replace(used=lease.known))
-            is_over = waited_s >= _SOON_S and not lease.is_worth_waiting(one.needed, ahead)
+            is_over = waited_s >= _SOON_S and not lease.is_worth_waiting(request.needed, ahead)
             if is_over or waited_s >= patience_s:
                 return Refusal(account, "held", 1.0, standing)
         elif verdict == HELD and waited_s >= min(patience_s, _OTHERS_PATIENCE_S):
@@ -524,14 +524,14 @@ _BY_TURN: Final = attrgetter("turn")
 
 def _join(waiting: Sequence[tuple[AccountLease, WaitingRequest]]) -> list[tuple[AccountLease, WaitingRequest]]:
     """Have a request wait for these leases, each in its turn."""
-    for lease, one in waiting:
-        bisect.insort(lease.waiting, one, key=_BY_TURN)
+    for lease, request in waiting:
+        bisect.insort(lease.waiting, request, key=_BY_TURN)
     return list(waiting)
 
 
 def _leave(joined: Sequence[tuple[AccountLease, WaitingRequest]]) -> None:
-    for lease, one in joined:
-        lease.waiting.remove(one)
+    for lease, request in joined:
+        lease.waiting.remove(request)
 
 
 def _is_behind(lease: AccountLease, turn: int) -> bool:

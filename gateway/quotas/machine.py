@@ -215,9 +215,9 @@ class AccountLease:
         known = self.known
         if known >= self.limit:
             return self.spent < self.limit  # a record may be counted twice until its writer hears that it is written
-        if known + self.expected + self.others_expected + sum(one.expected for one in ahead) >= self.limit:
+        if known + self.expected + self.others_expected + sum(request.expected for request in ahead) >= self.limit:
             return False
-        held = known + self.under + self.others_held + sum(one.needed for one in ahead)
+        held = known + self.under + self.others_held + sum(request.needed for request in ahead)
         return known >= _WAITS_FROM * self.limit or held + needed <= self.limit  # then others will return what is idle
 
     def take(self, expected: int, needed: int, now: float) -> None:
@@ -304,13 +304,13 @@ class AccountLease:
         self._reporting = 0 if self.money else self.unwritten
         held = self.under + self.unwritten - self._reporting
         kept = max(self.lease - self._reporting, held)
-        spare, needed = kept - held, sum(one.needed for one in waiting)
+        spare, needed = kept - held, sum(request.needed for request in waiting)
         self._sent_at, self._before, self._asked_least, self.dirty = now, self._written, least.needed, False
         comfort = 0 if self.money and over else max(2 * self._taken - spare, 0)
         self._taken = 0
         return LeaseRequest(
             self.unit, self.limit, kept, held, self.expected + (self.unwritten if self.money else 0),
-            max(needed - spare, 0), sum(one.expected for one in waiting),
+            max(needed - spare, 0), sum(request.expected for request in waiting),
             max(least.needed - spare, 0), least.expected, comfort,
             self._reported + self._reporting, self._reported,
         )  # fmt: skip

@@ -70,7 +70,7 @@ async def apply_file(
         now = "not in the registry" if state is None else f"at {version.surface}@{state.live[:7]}"
         raise RegistryError(f"stale: this was made from {version.surface}@{base[:7]}, but the surface is {now} by now")
     before_it = None if state is None or state.document not in others else others[state.document].policy()
-    taken = taken_names(policy, before_it, [one.policy() for one in live], may_change)
+    taken = taken_names(policy, before_it, [version.policy() for version in live], may_change)
     if taken:
         names = ", ".join(f"{name!r} of {other}" for name, other in taken.items())
         raise RegistryError(f"it takes names that lead to surfaces which you may not change: {names}")

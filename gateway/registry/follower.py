@@ -96,7 +96,7 @@ class PolicyFollower:
     @property
     def notes(self) -> tuple[str, ...]:
         """What is wrong with where policies come from, for /readyz: a store that is down, and files that differ."""
-        notes = [f"drift: {one}" for one in self.drift]
+        notes = [f"drift: {line}" for line in self.drift]
         if self._unavailable:
             where = f"those of {self._from}" if self._from else "the last good ones"
             notes.insert(0, f"the registry in the store cannot be read ({self._unavailable}); {where} are in force")
@@ -183,7 +183,7 @@ class PolicyFollower:
 
     def _drop_candidates(self) -> None:
         """Leave out the candidates that call models; they are taken up again when the store answers."""
-        kept = {name: one for name, one in self.current.rolling.items() if one.mode == "evaluate"}
+        kept = {name: trial for name, trial in self.current.rolling.items() if trial.mode == "evaluate"}
         if len(kept) < len(self.current.rolling):
             self.current, self._pulse = replace(self.current, rolling=MappingProxyType(kept)), None
             self._on_success(self.current)
@@ -203,7 +203,7 @@ class PolicyFollower:
         states = await self._registry.states()
         self._documents.update(await self._registry.documents(list(states.values()), self._documents))
         live = {name: state for name, state in states.items() if not state.removed}
-        if missing := [one.surface for one in live.values() if one.document not in self._documents]:
+        if missing := [state.surface for state in live.values() if state.document not in self._documents]:
             raise StoreUnavailable("error", f"the registry has lost the text of {', '.join(missing)}")
         loaded, good, problems = await asyncio.to_thread(self._load, live, pulse.judged)
         self._pulse, self._states, self.revision, self._from = pulse, states, pulse.revision, ""
@@ -216,15 +216,15 @@ class PolicyFollower:
             self.failure = None
         changed = loaded.by_surface != self.current.by_surface or loaded.rolling != self.current.rolling
         self.current, self._good = loaded, good
-        used = {one.document for one in states.values()} | set(good.values())
-        used |= {one.rolling.document for one in states.values() if one.rolling is not None}
+        used = {state.document for state in states.values()} | set(good.values())
+        used |= {state.rolling.document for state in states.values() if state.rolling is not None}
         for document in self._documents.keys() - used:
             del self._documents[document]
             self._made.pop(document, None)
         if changed or mended:
             self._on_success(loaded)
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(last_good.keep, self._file, [self._documents[one] for one in good.values()])
+            await asyncio.to_thread(last_good.keep, self._file, [self._documents[id_] for id_ in good.values()])
 
     def _load(
         self, states: Mapping[str, InForce], judged: bool
@@ -285,9 +285,9 @@ class PolicyFollower:
             return
         self._looked_at = time.monotonic()
         drift = await asyncio.to_thread(self._files.look, self._states)
-        for one in drift:
-            if one not in self.drift:
-                self._on_note(f"not applied, since policies come from the store: {one}")
+        for line in drift:
+            if line not in self.drift:
+                self._on_note(f"not applied, since policies come from the store: {line}")
         self.drift = drift
 
     def _replica(self) -> Replica:
@@ -307,13 +307,13 @@ class PolicyFollower:
         """Return the set that the state folder keeps; None if there is none that this deployment can hold."""
         versions = last_good.kept(self._file)
         try:
-            pairs = {one.surface: self.source.made(one.content, one.label) for one in versions}
+            pairs = {version.surface: self.source.made(version.content, version.label) for version in versions}
             kept = self.source.joined(list(pairs.values()))
         except ConfigError:
             return None
-        self._documents = {one.document: one for one in versions}
-        self._made = {one.document: pairs[one.surface] for one in versions}
-        self._good = {one.surface: one.document for one in versions}
+        self._documents = {version.document: version for version in versions}
+        self._made = {version.document: pairs[version.surface] for version in versions}
+        self._good = {version.surface: version.document for version in versions}
         self._from = str(self._file)
         return kept
 

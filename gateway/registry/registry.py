@@ -142,7 +142,7 @@ class PolicyRegistry:
         """Return the state of one surface; of one that was removed only with `removed`. Raises RegistryError."""
         states = await self.states()
         if name not in states:
-            there = ", ".join(one.surface for one in states.values() if not one.removed)
+            there = ", ".join(state.surface for state in states.values() if not state.removed)
             raise RegistryError(f"the registry has no surface {name!r}; it has {there or 'none'}")
         if states[name].removed and not removed:
             raise _was_removed(name)
@@ -151,8 +151,8 @@ class PolicyRegistry:
     async def documents(self, states: Sequence[InForce], known: Container[str] = ()) -> Mapping[str, Version]:
         """Return, by document, the versions that are in force or being tried, but for the documents `known`."""
         wanted = [(state.surface, state.live, state.document) for state in states if not state.removed]
-        wanted += [(one.surface, one.rolling.version, one.rolling.document) for one in states if one.rolling]
-        names = [_name(*one) for one in wanted if one[2] not in known]
+        wanted += [(state.surface, state.rolling.version, state.rolling.document) for state in states if state.rolling]
+        names = [_name(*version) for version in wanted if version[2] not in known]
         if not names:
             return {}
         (blobs,) = await self._ask(Command((b"HMGET", _DOCUMENTS, *names)))
@@ -182,7 +182,7 @@ class PolicyRegistry:
             cursor, fields = reply
             found.update(fields_in(fields))
             if cursor == b"0":
-                return sorted((_read(version_from, blob) for blob in found.values()), key=lambda one: one.at)
+                return sorted((_read(version_from, blob) for blob in found.values()), key=lambda version: version.at)
 
     async def history(self, surface: str | None = None) -> list[AuditEntry]:
         """Return the audit entries, oldest first: of one surface, or of all."""
@@ -204,7 +204,7 @@ class PolicyRegistry:
         """Return the changes that led to the text in force, oldest first, without what was rolled back."""
         live: list[AuditEntry] = []
         for entry in await self.history(surface):
-            if entry.action == "rollback" and any(one.document == entry.document for one in live):
+            if entry.action == "rollback" and any(version.document == entry.document for version in live):
                 while live[-1].document != entry.document:
                     live.pop()
             elif entry.document:

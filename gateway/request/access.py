@@ -92,7 +92,7 @@ class Callers:
 
     def rekey(self, tenant: str, digests: Collection[bytes]) -> None:
         """Take other digests for a tenant's keys. Raises BadSecret if one of them is another tenant's."""
-        others = (one for name, one in self._tenants.items() if name != tenant)
+        others = (tenant_keys for name, tenant_keys in self._tenants.items() if name != tenant)
         if any(digest in other.key_digests for other in others for digest in digests):
             raise BadSecret(f"a key of {tenant!r} is also another tenant's")
         changed = self._tenants[tenant].model_copy(update={"key_digests": tuple(digests)})
@@ -104,16 +104,16 @@ class Callers:
         owner: Callable[[str], OwnerRecord | None] = (lambda _: None) if self._keys is None else self._keys.owner
         self._by_digest = {
             digest: (digest, caller)
-            for name, one in self._tenants.items()
+            for name, config in self._tenants.items()
             for caller in [
                 caller_of(
-                    KeyRecord("", "", name, one.team or "", may_try=one.may_try),
-                    owner(f"team:{one.team}"),
+                    KeyRecord("", "", name, config.team or "", may_try=config.may_try),
+                    owner(f"team:{config.team}"),
                     owner(f"tenant:{name}"),
                     own=False,
                 )
             ]
-            for digest in one.key_digests
+            for digest in config.key_digests
         }
 
     def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:

@@ -88,11 +88,11 @@ class Admission:
         """
         if not caller.is_limited:
             return None
-        owners = [self._accounts(one.kind, one.name, one) for one in caller.limited]
+        owners = [self._accounts(owner.kind, owner.name, owner) for owner in caller.limited]
         if ledger.user:
-            owners += [self._accounts("user", _within(one, ledger.user), one) for one in caller.per_user]
+            owners += [self._accounts("user", _within(owner, ledger.user), owner) for owner in caller.per_user]
         if ledger.session:
-            owners += [self._accounts("session", _within(one, ledger.session), one) for one in caller.per_session]
+            owners += [self._accounts("session", _within(owner, ledger.session), owner) for owner in caller.per_session]
         began = trace.started_unix_ns / 1e9
         if len(owners) == 1:
             return Holding(self, trace, ledger, owners[0].rates, owners[0].money(began))
@@ -294,15 +294,15 @@ class Holding:
         headers: list[Header] = []
         leases, held = self._admission.leases, () if self._entered is None else self._entered.held
         for unit, (limit, remaining, reset) in _HEADERS[style].items():
-            one = None
+            tightest = None
             for place, account in enumerate(self._rates):
                 if account.unit == unit:
                     standing = leases.standing(account, held[place][0] if held else None)
-                    if one is None or standing.left * one.limit < one.left * standing.limit:
-                        one = standing
-            if one is not None:
-                free = _duration(one.reset_s) if style == "openai" else _time_in(one.reset_s)
-                headers += [(limit, b"%d" % one.limit), (remaining, b"%d" % max(0, one.left)), (reset, free)]
+                    if tightest is None or standing.left * tightest.limit < tightest.left * standing.limit:
+                        tightest = standing
+            if tightest is not None:
+                free = _duration(tightest.reset_s) if style == "openai" else _time_in(tightest.reset_s)
+                headers += [(limit, b"%d" % tightest.limit), (remaining, b"%d" % max(0, tightest.left)), (reset, free)]
         return headers
 
 

@@ -108,7 +108,7 @@ def _parse_tokens(raw: bytes, most_values: int) -> Any:
     if not isinstance(value, dict) or value.get("input") != _IN_PLACE.decode():
         return _parse_large(raw, most_values)  # what was found is inside a text or an object
     lists = raw[start + 1 : end - 1].split(b"]")
-    value["input"] = [_loads(one.lstrip(b", \t\r\n") + b"]") for one in lists[:-1]]
+    value["input"] = [_loads(list_.lstrip(b", \t\r\n") + b"]") for list_ in lists[:-1]]
     return value
 
 

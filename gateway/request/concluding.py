@@ -27,7 +27,7 @@ def concluded(request: RequestContext) -> RequestContext:
     """Return a request that asks for its session's last answer."""
     body = {**request.body, **_without_calls(request.body)}
     messages = list(body["messages"])
-    last = next((at for at, one in enumerate(messages) if one.get("role") not in _SYSTEM), len(messages)) - 1
+    last = next((at for at, message in enumerate(messages) if message.get("role") not in _SYSTEM), len(messages)) - 1
     if last < 0:
         messages.insert(0, {"role": "system", "content": CONCLUDE})
     else:

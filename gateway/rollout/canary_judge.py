@@ -202,7 +202,7 @@ class CanaryJudge:
         labels = {CANDIDATE: version.label, CONTROL: live.label}
         if rolling.mode == "evaluate":
             return _Candidate(state, labels, None, None, Evaluation(version.content), None, rolling.since)
-        candidate, control = (one.policy() for one in (version, live))
+        candidate, control = (arm.policy() for arm in (version, live))
         if rolling.mode == "shadow":
             judged = candidate.learn is not None or control.learn is not None
             return _Candidate(state, labels, None, None, None, ShadowFigures(judged), rolling.since)

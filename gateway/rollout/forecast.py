@@ -146,7 +146,7 @@ def canary_forecast(
         for guard, measure in measures.items()
     )
     within = [guard.within for guard in guards]
-    passes = None if None in within or unknown else max([FEWEST_UNITS, *(one for one in within if one is not None)])
+    passes = None if None in within or unknown else max([FEWEST_UNITS, *(unit for unit in within if unit is not None)])
     passes_h = None if passes is None else max(passes / per_hour, rules.step_min / 3600)
     return CanaryForecast(
         share, rules.sticky, rollout is not None, counted, per_hour, per_unit_, guards, passes, passes_h,
@@ -158,7 +158,7 @@ def _measure(
     guard: str,
     allowed: float,
     sums: Callable[[str], Sums],
-    one: Callable[[str], tuple[Any, ...]],
+    query: Callable[[str], tuple[Any, ...]],
     rows: str,
     goodput: float,
 ) -> _Measure:
@@ -167,7 +167,7 @@ def _measure(
         control = sums("CASE WHEN NOT coalesce(r.cost_unknown, false) THEN r.cost_usd END")
         return _Measure(control, control, _times(control, 1 + 2 * allowed))
     if guard == SLOW:
-        (p95,) = one(f"SELECT quantile_cont(r.ttft_ms, 0.95) {rows} AND {_ANSWERED}")
+        (p95,) = query(f"SELECT quantile_cont(r.ttft_ms, 0.95) {rows} AND {_ANSWERED}")
 
         def late(after_ms: float) -> Sums:
             return sums(f"CASE WHEN {_ANSWERED} THEN (r.ttft_ms > {after_ms!r})::DOUBLE END")
@@ -212,7 +212,7 @@ def _least_units(is_decided: Callable[[float], bool]) -> int | None:
 
 def _times_units(sums: Sums, factor: float) -> Sums:
     """Return the sums over so many times as many units."""
-    return Sums(*(getattr(sums, one.name) * factor for one in fields(Sums)))
+    return Sums(*(getattr(sums, field.name) * factor for field in fields(Sums)))
 
 
 def _times(sums: Sums, factor: float) -> Sums:
@@ -244,12 +244,12 @@ def forecast_lines(forecast: CanaryForecast) -> list[str]:
         f"recorded, {forecast.requests_per_unit:.1f} requests each ({_HOW[forecast.counted]}{assumed})"
     ]
     if forecast.passes is None or forecast.passes_h is None:
-        open_ = [one.guard for one in forecast.guards if one.within is None] + list(forecast.unknown)
+        open_ = [guard.guard for guard in forecast.guards if guard.within is None] + list(forecast.unknown)
         lines.append(
             f"  unchanged, it is not decided: nothing recorded settles {', '.join(open_)}; {forecast.undecided}"
         )
     else:
-        slowest = max(forecast.guards, key=lambda one: one.within or 0).guard if forecast.guards else ""
+        slowest = max(forecast.guards, key=lambda guard: guard.within or 0).guard if forecast.guards else ""
         last = f"; {slowest} is decided last" if len(forecast.guards) > 1 else ""
         late = forecast.passes_h > forecast.step_max_h
         ends = f", but a step ends after {forecast.step_max_h:.3g} h: {forecast.undecided}" if late else ""

@@ -41,7 +41,7 @@ def shadow_report(rolling: Rolling, figures: ShadowFigures, now: float) -> dict[
 
 def details_of(verdict: TrialVerdict) -> str:
     """Return the figures that a verdict rests on, for the audit trail: a line for each guard."""
-    return "\n".join([_counts(verdict), *(" ".join(_guard_line(one).split()) for one in verdict.guards)])
+    return "\n".join([_counts(verdict), *(" ".join(_guard_line(guard).split()) for guard in verdict.guards)])
 
 
 def _head(rolling: Rolling, now: float) -> dict[str, Any]:
@@ -52,10 +52,10 @@ def _canary_lines(rolling: Rolling, verdict: TrialVerdict) -> Iterator[str]:
     if verdict.reason and not rolling.paused:
         yield f"{verdict.move}: {verdict.reason}"
     yield _counts(verdict)
-    for one in verdict.guards:
-        yield _guard_line(one)
-        if one.missing:
-            yield f"          {one.missing}"
+    for guard in verdict.guards:
+        yield _guard_line(guard)
+        if guard.missing:
+            yield f"          {guard.missing}"
             yield "          without either, this step ends undecided"
 
 
@@ -67,16 +67,16 @@ def _counts(verdict: TrialVerdict) -> str:
     )
 
 
-def _guard_line(one: GuardFigures) -> str:
-    what = f"waits for {one.waits_for}" if one.waits_for else one.change()
-    if one.guard == "ttft_p95":
-        what = what if one.waits_for else f"late first tokens {what}"
-        if one.candidate is not None and one.control is not None:
-            what = f"{milliseconds(one.candidate * 1000)} against {milliseconds(one.control * 1000)}; {what}"
-        what = f"{what}; allowed {milliseconds((one.allowed_s or 0.0) * 1000, signed=True)}"
+def _guard_line(figures: GuardFigures) -> str:
+    what = f"waits for {figures.waits_for}" if figures.waits_for else figures.change()
+    if figures.guard == "ttft_p95":
+        what = what if figures.waits_for else f"late first tokens {what}"
+        if figures.candidate is not None and figures.control is not None:
+            what = f"{milliseconds(figures.candidate * 1000)} against {milliseconds(figures.control * 1000)}; {what}"
+        what = f"{what}; allowed {milliseconds((figures.allowed_s or 0.0) * 1000, signed=True)}"
     else:
-        judge = "; by the judge alone" if one.word == "judge" else ""
-        what = f"{what}; allowed {percent(one.allowed, signed=True)}{judge}"
-    if one.state == "open" and one.decided_in_s is not None:
-        return f"{one.guard:<9} open     {what}; decided in about {period(one.decided_in_s)} at this pace"
-    return f"{one.guard:<9} {one.state:<8} {what}"
+        judge = "; by the judge alone" if figures.word == "judge" else ""
+        what = f"{what}; allowed {percent(figures.allowed, signed=True)}{judge}"
+    if figures.state == "open" and figures.decided_in_s is not None:
+        return f"{figures.guard:<9} open     {what}; decided in about {period(figures.decided_in_s)} at this pace"
+    return f"{figures.guard:<9} {figures.state:<8} {what}"

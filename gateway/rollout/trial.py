@@ -259,7 +259,7 @@ class Trial:
         elapsed = now - self.since
         candidate = self._arms[CANDIDATE]
         if elapsed >= self._rollout.step_min and candidate.seen >= FEWEST_UNITS:
-            open_guards = [one.guard for one in guards if one.state != "within"]
+            open_guards = [guard.guard for guard in guards if guard.state != "within"]
             if not open_guards:
                 held = ", ".join(self._guards) or "no guards"
                 return "pass", f"within its limits: {held}; {candidate.seen} units, {candidate.requests} requests"
@@ -289,7 +289,7 @@ class Trial:
         if guard == QUALITY:
             said = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
             word = common_word(said)
-            candidate, control = (Sums() if word is None else poor_sums(one, word) for one in said)
+            candidate, control = (Sums() if word is None else poor_sums(arm, word) for arm in said)
             missing = self._missing(said) if word is None else ""
             if all(self._learn.values()):  # the judge's word may come first and people's later: two tests in turn
                 alpha, alpha_within = alpha / 2, alpha_within / 2
@@ -308,8 +308,8 @@ class Trial:
         elif guard == SLOW:
             allowed, of_candidate, of_control = 0.0, self._arms[CANDIDATE].p95(), self._arms[CONTROL].p95()
         else:  # shown as what is good
-            low, high, difference = (None if one is None else -one for one in (high, low, difference))
-            of_candidate, of_control = (None if one is None else 1 - one for one in (of_candidate, of_control))
+            low, high, difference = (None if value is None else -value for value in (high, low, difference))
+            of_candidate, of_control = (None if value is None else 1 - value for value in (of_candidate, of_control))
         return GuardFigures(
             guard,
             "crossed" if worse > 1 else "within" if within > 1 else "open",
@@ -333,14 +333,14 @@ class Trial:
         labelled = [name for name, learn in self._learn.items() if learn is not None]
         people = ", or send feedback to POST /v1/feedback"
         if not labelled:
-            of = "no feedback" if not any(len(one) for one in said) else "feedback on one arm's answers alone"
+            of = "no feedback" if not any(len(arm) for arm in said) else "feedback on one arm's answers alone"
             return f"{of}, and no judge labels answers: give both policies a `learn` section{people}"
         if len(labelled) == 1:
             other = "policy in force" if labelled == [CANDIDATE] else "candidate"
             what = f"give the {other} a `learn` section too, and two tiers"
             return f"a judge labels the {labelled[0]}'s answers alone: {what}{people}"
         shares = [learn.share for learn in self._learn.values() if learn is not None]
-        silent = [name for name, one in zip(self._learn, said, strict=True) if not len(one)]
+        silent = [name for name, arm in zip(self._learn, said, strict=True) if not len(arm)]
         whose = "either arm's" if len(silent) != 1 else f"the {silent[0]}'s"
         return (
             f"neither feedback nor a judge's label of {whose} answers yet: `learn.share` is {min(shares):.3g} of the "
@@ -419,13 +419,13 @@ def ttft_of(ledger: Mapping[str, Any]) -> float | None:
 
 
 def _crossed(guards: tuple[GuardFigures, ...]) -> Iterator[str]:
-    for one in guards:
-        if one.state == "crossed":
-            what, allowed = one.guard, percent(one.allowed, signed=True)
-            if one.allowed_s is not None:
-                what, allowed = "ttft_p95: late first tokens", milliseconds(one.allowed_s * 1000, signed=True)
-            what = f"{what} {one.change()}; allowed {allowed}"
-            yield f"{what}, {one.n_candidate} requests against {one.n_control}"
+    for guard in guards:
+        if guard.state == "crossed":
+            what, allowed = guard.guard, percent(guard.allowed, signed=True)
+            if guard.allowed_s is not None:
+                what, allowed = "ttft_p95: late first tokens", milliseconds(guard.allowed_s * 1000, signed=True)
+            what = f"{what} {guard.change()}; allowed {allowed}"
+            yield f"{what}, {guard.n_candidate} requests against {guard.n_control}"
 
 
 def floor_chance(failing: float, units: int, rate: float) -> bool:

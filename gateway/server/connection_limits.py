@@ -100,7 +100,7 @@ class ConnectionLimits:
             waiting = [next(iter(some.items())) for some in (self._silent, self._idle) if some]
             if waiting:
                 self._dismiss(min(waiting, key=lambda item: item[1])[0])
-            elif (oldest := next((one for one in self._heads if one in self._open), None)) is not None:
+            elif (oldest := next((head for head in self._heads if head in self._open), None)) is not None:
                 self._refuse_head(oldest)
             elif self._resting:
                 self._dismiss(next(iter(self._resting)))
@@ -188,7 +188,7 @@ class ConnectionLimits:
         """
         kept = self._kept[admin]
         if len(kept) >= KEPT_BACK:
-            rejected = next((one for one in kept if one in self._slow), connection)
+            rejected = next((slow for slow in kept if slow in self._slow), connection)
             self.closed(rejected)
             self._turn_away(rejected, now, room=True)
             if rejected is connection:

@@ -23,9 +23,9 @@ _FIGURES: Final = (
 _LOOKUPS: Final = "tierline_cache_lookups_total"
 
 
-def scope_shown(one: ScopeStats) -> dict[str, Any]:
+def scope_shown(stats: ScopeStats) -> dict[str, Any]:
     """Return one scope as JSON values: its owner (`tenant` or `team`), its entries, and their bytes as stored."""
-    scope = one.scope
+    scope = stats.scope
     kind, _, name = scope.owner.partition(":")
     return {
         "surface": scope.surface,
@@ -33,9 +33,9 @@ def scope_shown(one: ScopeStats) -> dict[str, Any]:
         "policy": scope.policy,
         "models": scope.models,
         "generation": scope.generation,
-        "current": one.current,
-        "entries": one.entries,
-        "bytes": one.bytes,
+        "current": stats.current,
+        "entries": stats.entries,
+        "bytes": stats.bytes,
     }
 
 

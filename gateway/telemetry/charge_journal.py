@@ -153,7 +153,7 @@ class LeftJournal:
                 accounts, *values = orjson.loads(content[at + _HEAD.size : at + _HEAD.size + length])
                 fields = dict(zip(_FIELDS, values, strict=True))
                 found.append(LeftCharge(batch, amount, tuple(accounts), fields, state != _SETTLED))
-        return sorted(found, key=lambda one: (not one.batch, one.batch))
+        return sorted(found, key=lambda batch: (not batch.batch, batch.batch))
 
     def remove(self) -> None:
         """Remove the file: all that it had is written."""

@@ -176,7 +176,7 @@ class SharedText:
 
 def _in_order(group: _Group) -> list[tuple[float, str, str]]:
     """Return a histogram's buckets by their bounds, and then its sum, which has none."""
-    return sorted(group.keys, key=lambda one: (not one[1], one[0]))
+    return sorted(group.keys, key=lambda key: (not key[1], key[0]))
 
 
 def _histogram(name: str, group: _Group) -> _Lines | None:
@@ -185,8 +185,8 @@ def _histogram(name: str, group: _Group) -> _Lines | None:
     return None if last or buckets[-1:] != ["+Inf"] else _Lines.of(name, group.labels, buckets)
 
 
-def _sum(one: float, other: float) -> float:
-    return one + other
+def _sum(value: float, other: float) -> float:
+    return value + other
 
 
 def _values(child: Any) -> list[float]:

@@ -84,8 +84,8 @@ def _add_texts(trace: Trace) -> None:
 
 
 def _costs(costs: Mapping[str, TierCost]) -> dict[str, Any]:
-    usd = [_UNKNOWN if one.usd is None else one.usd for one in costs.values()]
-    cold = [-1 if one.cold is None else one.cold for one in costs.values()]
+    usd = [_UNKNOWN if cost.usd is None else cost.usd for cost in costs.values()]
+    cold = [-1 if cost.cold is None else cost.cold for cost in costs.values()]
     return {names.COST_TIERS: list(costs), names.COST_USD: usd, names.COST_COLD: cold} if costs else {}
 
 
@@ -116,7 +116,7 @@ def _describe_others(
     attributes: dict[str, Any], given: DecisionInput, first: str | None, limit_s: float, stream: bool, tpot: Quantiles
 ) -> None:
     """Add what was known of all tiers, and what was expected of those that the request does not start at."""
-    if priors := [one.name for one in given.health.values() if _of_prior(one, stream)]:
+    if priors := [tier.name for tier in given.health.values() if _of_prior(tier, stream)]:
         attributes[names.PRIOR] = priors
     if stream and (slow := _too_slow(tpot, given.health.values())):
         attributes[names.SLOW_PACE] = slow
@@ -126,15 +126,15 @@ def _describe_others(
     times: tuple[list[float], ...] = [], [], [], []
     late: list[bool] = []
     states: list[str] = []
-    for one in given.health.values():
-        if one.name == first:
+    for tier in given.health.values():
+        if tier.name == first:
             continue
-        figures = _figures(one)
-        tiers.append(one.name)
+        figures = _figures(tier)
+        tiers.append(tier.name)
         for several, time in zip(times, figures, strict=True):
             several.append(time)
         late.append((figures.ttft_ms if stream else figures.whole_ms) > limit_s * 1000)
-        states.append(one.unavailable)
+        states.append(tier.unavailable)
     attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
     attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
     attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
@@ -150,7 +150,7 @@ def _too_slow(tpot: Quantiles, tiers: Iterable[TierHealth]) -> list[str]:
     most_s = tpot.p99 or tpot.p95 or tpot.p50
     if not most_s:
         return []
-    paces = {one.name: one.forecast.tpot_s for one in tiers if one.forecast is not None}
+    paces = {tier.name: tier.forecast.tpot_s for tier in tiers if tier.forecast is not None}
     return [f"{tier}: {milliseconds(pace_s * 1000)}" for tier, pace_s in paces.items() if pace_s > most_s]
 
 
@@ -293,7 +293,7 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
 
 def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
     lowest = sorted(range(len(logprobs)), key=logprobs.__getitem__)[:_LOWEST]
-    attributes[names.PREFIX] = [round(one, 3) for one in logprobs[:MOST_TOKENS]]
+    attributes[names.PREFIX] = [round(value, 3) for value in logprobs[:MOST_TOKENS]]
     attributes[names.LOWEST] = lowest
     attributes[names.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
     if len(tokens) == len(logprobs):

@@ -129,11 +129,11 @@ def packed_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
     """
     if evidence is None or not evidence.logprobs:
         return None
-    tops = [list(one) for one in evidence.top_logprobs or ()][:_EVIDENCE_TOKENS]
-    width = min((len(one) for one in tops), default=0)
+    tops = [list(logprob) for logprob in evidence.top_logprobs or ()][:_EVIDENCE_TOKENS]
+    width = min((len(top) for top in tops), default=0)
     return {
         "finish_reason": evidence.finish_reason,
         "logprobs": packed_vector(evidence.logprobs[:_EVIDENCE_TOKENS]),
         "alternatives": width,
-        "top_logprobs": packed_vector([one[:width] for one in tops]) if width else "",
+        "top_logprobs": packed_vector([top[:width] for top in tops]) if width else "",
     }

@@ -306,5 +306,5 @@ def asked_in(body: Mapping[str, Any]) -> dict[str, Any]:
             asked[name] = value
     stop = body.get("stop")
     if stop := [stop] if isinstance(stop, str) else stop:
-        asked[GEN_AI_STOP] = [one for one in stop if isinstance(one, str)]
+        asked[GEN_AI_STOP] = [text for text in stop if isinstance(text, str)]
     return asked

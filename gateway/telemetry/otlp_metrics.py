@@ -50,7 +50,7 @@ class OtlpMetrics:
         readers = [PeriodicExportingMetricReader(exporter)]
         self._provider = MeterProvider(readers, resource=resource, shutdown_on_exit=False)
         meter, defined = self._provider.get_meter("tierline", version()), orjson.loads(_FILE.read_bytes())["histograms"]
-        self._histograms = {name: meter.create_histogram(name, **one) for name, one in defined.items()}
+        self._histograms = {name: meter.create_histogram(name, **options) for name, options in defined.items()}
         self._dropped = dropped
         self._waiting: deque[tuple[Trace, Ledger]] = deque()
         self._ended = threading.Event()

@@ -69,7 +69,7 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
 async def labels(store: Store) -> list[dict[str, Any]]:
     """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
     decoded = [label.decode(blob) async for _, blob in _entries(store, label.LABELS)]
-    return [one for one in reversed(decoded) if one is not None and not one.get("candidate")]
+    return [entry for entry in reversed(decoded) if entry is not None and not entry.get("candidate")]
 
 
 async def _entries(store: Store, stream: str) -> AsyncIterator[tuple[str, bytes]]:

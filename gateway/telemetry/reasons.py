@@ -68,7 +68,7 @@ def _session(a: Attributes) -> Iterable[str]:
 
 
 def _input(a: Attributes) -> Iterable[str]:
-    steps = [one.split(" ") for one in a.get(names.INPUT_SAVED, ())]
+    steps = [step.split(" ") for step in a.get(names.INPUT_SAVED, ())]
     yield ", ".join(f"{step} left out {tokens} tokens" for step, tokens in steps) or "nothing was left out"
 
 
@@ -134,7 +134,7 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _phrase(a, names.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield from _others(a)
-    yield from (f"slower than slo.tpot of late: {one} a token" for one in a.get(names.SLOW_PACE, ()))
+    yield from (f"slower than slo.tpot of late: {pace} a token" for pace in a.get(names.SLOW_PACE, ()))
     yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
 
 

@@ -223,15 +223,15 @@ async def adopt(folder: Path, store: Store, keep: int) -> int:
 
 async def _adopt_one(journal: LeftJournal, store: Store, keep: int) -> int:
     left = await asyncio.to_thread(journal.charges)
-    for number, group in groupby(left, key=lambda one: one.batch or _AFTER_ALL):
+    for number, group in groupby(left, key=lambda record: record.batch or _AFTER_ALL):
         charges: Counter[str] = Counter()
         records = []
-        for one in group:
-            charges.update(dict.fromkeys(one.accounts, one.amount))
-            records.append(_record_of(one))
+        for record in group:
+            charges.update(dict.fromkeys(record.accounts, record.amount))
+            records.append(_record_of(record))
         await store.apply([_appended(_key_of(journal.token), keep, number, charges, records if keep else ())])
     if left:
-        await store.apply(freed(journal.token, {account for one in left for account in one.accounts}))
+        await store.apply(freed(journal.token, {account for record in left for account in record.accounts}))
     return len(left)
 
 

@@ -215,9 +215,9 @@ class Telemetry:
             await asyncio.gather(self._adopting, return_exceptions=True)
         if self._journal is not None:
             self._journal.close()
-        for one in (self._exporter, self._meter):
-            if one is not None:
-                await one.aclose()
+        for provider in (self._exporter, self._meter):
+            if provider is not None:
+                await provider.aclose()
         self.metrics.flush()
 
     async def _run(self) -> None:

@@ -76,7 +76,7 @@ class Ejection:
         """Return the ejection in a sibling's report, at most 300 s long; None if it has no valid one."""
         if not isinstance(report, Mapping):
             return None
-        cause = next((one for one in _CAUSES if one == report.get("cause")), None)
+        cause = next((cause for cause in _CAUSES if cause == report.get("cause")), None)
         reason, left_s, status = report.get("reason"), report.get("left_s"), report.get("status")
         if cause is None or not isinstance(reason, str) or not isinstance(left_s, int | float) or not left_s >= 0:
             return None

@@ -66,7 +66,7 @@ class CallLimit:
 
     def share(self, now: float) -> int:
         """Compute this worker's share anew, without the workers that have not reported for three seconds."""
-        self._in_flight_of = {one: (at, n) for one, (at, n) in self._in_flight_of.items() if now - at <= _ALIVE_S}
+        self._in_flight_of = {worker: (at, n) for worker, (at, n) in self._in_flight_of.items() if now - at <= _ALIVE_S}
         equal = -(-self._most // (len(self._in_flight_of) + 1))
         self._share = max(equal, self._most - sum(n for _, n in self._in_flight_of.values()))
         return self._changed()

@@ -50,7 +50,7 @@ class Gossip:
     def __init__(self, store: Store, endpoints: Iterable[Endpoint], clock: Clock = time.monotonic) -> None:
         self.worker = secrets.token_hex(6)
         self._store = store
-        self._endpoints = {_name_of(one.config): one for one in endpoints if one.config.configured}
+        self._endpoints = {_name_of(endpoint.config): endpoint for endpoint in endpoints if endpoint.config.configured}
         self._clock = clock
         self._told: dict[str, tuple[Any, ...]] = {}
         self._told_at = -math.inf
@@ -170,9 +170,9 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
     found: dict[str, ReportedEjection] = {}
     for (worker, name), (ejection, since_s) in runs.items():
         backend = name.rpartition("@")[0]
-        one = ReportedEjection(backend, ejection.cause, ejection.reason, since_s, (worker, name) not in over)
+        report = ReportedEjection(backend, ejection.cause, ejection.reason, since_s, (worker, name) not in over)
         if backend not in found or since_s < found[backend].since_s:
-            found[backend] = one
+            found[backend] = report
     return [found[backend] for backend in sorted(found)]
 
 

@@ -146,7 +146,7 @@ class Tier:
 
         True is charged to the budget, so call this only for a retry that will be made.
         """
-        healthy = any(one.well and one not in failed and not one.unavailable() for one in self._configured)
+        healthy = any(server.well and server not in failed and not server.unavailable() for server in self._configured)
         return self._retries.may_retry(healthy, self._clock())
 
     def pause_s(self, tokens_in: int = 0) -> float | None:
@@ -217,7 +217,7 @@ class Tier:
         bucket = tokens_in.bit_length()
         cached = self._candidates.get(bucket)
         if cached is None or now >= cached[0]:
-            candidates = {one: self._candidate(i, one, tokens_in, now) for i, one in enumerate(self._configured)}
+            candidates = {model: self._candidate(i, model, tokens_in, now) for i, model in enumerate(self._configured)}
             cached = self._candidates[bucket] = (now + _FRESH_S, candidates)
         return cached[1]
 

@@ -24,13 +24,13 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
         table.add_column(name, overflow="fold")
     for name in ("generation", "entries", "stored"):
         table.add_column(name, justify="right")
-    for one in scopes:
-        owner = one.get("tenant") or f"team {one['team']}"
-        words = (one["surface"], owner, one["policy"], one["models"])
-        cells = (*words, str(one["generation"]), str(one["entries"]), byte_size(one["bytes"]))
-        table.add_row(*map(Text, cells), style="" if one["current"] else "dim")
+    for scope in scopes:
+        owner = scope.get("tenant") or f"team {scope['team']}"
+        words = (scope["surface"], owner, scope["policy"], scope["models"])
+        cells = (*words, str(scope["generation"]), str(scope["entries"]), byte_size(scope["bytes"]))
+        table.add_row(*map(Text, cells), style="" if scope["current"] else "dim")
     console.print(table if scopes else "The cache is empty.")
-    if any(not one["current"] for one in scopes):
+    if any(not scope["current"] for scope in scopes):
         console.print("dim: purged; removed when it expires", style="dim")
     if running is not None:
         index = running["index"]
@@ -52,14 +52,14 @@ def draw_risks(risks: Sequence[PublishedRisk], console: Console) -> None:
         figures = risk.figures
         rows: list[tuple[str, RiskFigures | GroupFigures]] = [(risk.surface, figures)]
         rows += [(f"  {group.words}", group) for group in figures.groups if group.labels]
-        for name, one in rows:
-            state = " breached" if one.breached else ""
-            shown = percent(one.error, 2) if one.labels else "not known"
-            lowest = f"{one.threshold:.3f}" if math.isfinite(one.threshold) else "none served"
-            cells = (name, percent(figures.max_error, 2), shown + state, lowest, str(one.labels), str(one.requests))
-            table.add_row(*map(Text, cells), style="red" if one.breached else "")
+        for name, row in rows:
+            state = " breached" if row.breached else ""
+            shown = percent(row.error, 2) if row.labels else "not known"
+            lowest = f"{row.threshold:.3f}" if math.isfinite(row.threshold) else "none served"
+            cells = (name, percent(figures.max_error, 2), shown + state, lowest, str(row.labels), str(row.requests))
+            table.add_row(*map(Text, cells), style="red" if row.breached else "")
     console.print(table)
-    for false_alarm, sensitivity in {(one.figures.false_alarm, one.figures.sensitivity) for one in risks}:
+    for false_alarm, sensitivity in {(risk.figures.false_alarm, risk.figures.sensitivity) for risk in risks}:
         if false_alarm is not None and sensitivity is not None:
             console.print(
                 f"corrected by the comparison's own errors: it calls {percent(false_alarm, 1)} of right hits wrong and "

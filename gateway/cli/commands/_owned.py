@@ -117,7 +117,7 @@ def _in_words(name: str, value: Any) -> str:
     if name in ("expires", "created"):
         return day(value)
     if isinstance(value, Mapping):
-        return ", ".join(f"{key}={one}" for key, one in value.items())
+        return ", ".join(f"{key}={member}" for key, member in value.items())
     return ", ".join(value) if isinstance(value, list | tuple) else str(value)
 
 
@@ -147,7 +147,7 @@ def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 def _without_none(value: Any) -> Any:
     if isinstance(value, list):
-        return [one for one in value if one != NOBODY]
+        return [name for name in value if name != NOBODY]
     return None if value == NOBODY else value
 
 

@@ -51,7 +51,7 @@ def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator
     from genai_prices.data import providers
 
     now = datetime.now(UTC)
-    others = {one.id: one for one in providers}
+    others = {provider.id: provider for provider in providers}
     for provider, models in sorted(facts.models.items()):
         if (other := others.get(_PROVIDERS.get(provider, provider))) is None:
             continue
@@ -83,8 +83,8 @@ def _checked(info: Any, now: datetime) -> date | None:
     """Return the last day, not later than today, that the source names for a model's figures."""
     said = [date.fromisoformat(day) for day in _DAY.findall(info.price_comments or "")]
     prices = info.prices if isinstance(info.prices, list) else ()
-    starts = [getattr(one.constraint, "start_date", None) for one in prices]
-    return max((one for one in (*said, *starts) if one is not None and one <= now.date()), default=None)
+    starts = [getattr(price.constraint, "start_date", None) for price in prices]
+    return max((date for date in (*said, *starts) if date is not None and date <= now.date()), default=None)
 
 
 def _ours(known: HostedModel) -> dict[str, Any]:
@@ -108,16 +108,16 @@ def _theirs(info: Any, now: datetime) -> dict[str, Any]:
         for prices in (info.get_prices(now.replace(hour=hour)) for hour in hours)
     ]
     short, rates = max(
-        (({name: _number(getattr(one, "base", one)) for name, one in rates.items()}, rates) for rates in found),
+        (({name: _number(getattr(rate, "base", rate)) for name, rate in rates.items()}, rates) for rates in found),
         key=lambda pair: pair[0]["input"] or 0,
     )
-    tiers = {name: tiers for name, one in rates.items() if (tiers := getattr(one, "tiers", ()))}
-    found_steps = sorted({one.start for of_rate in tiers.values() for one in of_rate})
+    tiers = {name: tiers for name, rate in rates.items() if (tiers := getattr(rate, "tiers", ()))}
+    found_steps = sorted({tier.start for of_rate in tiers.values() for tier in of_rate})
     long: dict[str, Any] = {}
     for step, over in zip(_step_names(), found_steps, strict=False):
         long[f"{step}.over"] = over
         for name, of_rate in tiers.items():
-            below = [one.price for one in sorted(of_rate, key=lambda one: one.start) if one.start <= over]
+            below = [tier.price for tier in sorted(of_rate, key=lambda tier: tier.start) if tier.start <= over]
             long[f"{step}.{name}"] = _number(below[-1]) if below else short[name]
     return {**short, **long, "context": info.context_window, "retired": info.deprecated or None}
 

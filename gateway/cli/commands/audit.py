@@ -131,8 +131,8 @@ def _export(args: argparse.Namespace) -> int:
         number = 0
         try:
             with args.file.open("wb") as stream:
-                async for one in trail.stored():
-                    stream.write(orjson.dumps(one.exported()) + b"\n")
+                async for entry in trail.stored():
+                    stream.write(orjson.dumps(entry.exported()) + b"\n")
                     number += 1
         except OSError as error:
             raise CommandError(f"{args.file} cannot be written: {error.strerror}") from None
@@ -160,7 +160,7 @@ def _verify(args: argparse.Namespace) -> int:
     if exported or args.head:
         noted = f"{len(exported)} exported entries and {len(args.head)} hashes"
         sys.stdout.write(f"{noted}: {f'{len(missing)} are not in the store' if missing else 'all in the store'}\n")
-        sys.stdout.write("".join(f"  {one}\n" for one in missing[:10]))
+        sys.stdout.write("".join(f"  {line}\n" for line in missing[:10]))
     if not checks:
         sys.stdout.write("no entries\n")
     return Exit.OK if is_whole else Exit.FINDINGS
@@ -170,10 +170,10 @@ async def _checked(
     trail: AuditTrail, exported: list[StoredEntry], heads: list[str]
 ) -> tuple[list[StreamCheck], list[str]]:
     """Return what there is to say of each stream, and what was noted earlier and does not stand in the store."""
-    noted = {one.chain: f"{one.stream} {one.id.decode()}" for one in exported} | {head: head for head in heads}
+    noted = {entry.chain: f"{entry.stream} {entry.id.decode()}" for entry in exported} | {head: head for head in heads}
     if noted:
-        async for one in trail.stored():
-            noted.pop(one.chain, None)
+        async for entry in trail.stored():
+            noted.pop(entry.chain, None)
     return await trail.checked(), list(noted.values())
 
 

@@ -59,7 +59,7 @@ async def _done_and_named(
 ) -> tuple[Sequence[BudgetStanding], Mapping[str, KeyRecord]]:
     """Do what is asked for; return the budgets, and the keys whose they are by id."""
     budgets = await _done(OwnerBudgets(store, configured), args)
-    ids = sorted({one.account.owner for one in budgets if one.account.kind == "key"})
+    ids = sorted({budget.account.owner for budget in budgets if budget.account.kind == "key"})
     return budgets, await KeyRegistry(store).of_ids(ids)
 
 
@@ -91,8 +91,8 @@ def _dollars(text: str) -> float:
 
 def _report(budgets: Sequence[BudgetStanding], keys: Mapping[str, KeyRecord]) -> Report:
     rows = table("owner", "name", "surfaces", "window", "budget", "spent", "share", "reserved", "ends (UTC)", left=4)
-    for one in budgets:
-        account = one.account
+    for budget in budgets:
+        account = budget.account
         key = keys.get(account.owner) if account.kind == "key" else None
         ends = NONE if account.ends is None else datetime.fromtimestamp(account.ends, UTC).strftime("%Y-%m-%d %H:%M")
         rows.add_row(
@@ -101,17 +101,17 @@ def _report(budgets: Sequence[BudgetStanding], keys: Mapping[str, KeyRecord]) ->
             NONE if key is None else printable(", ".join(key.surfaces)) or "all",
             account.window.name if account.window else NONE,
             dollars(account.limit / NANO),
-            dollars(one.spent / NANO),
-            percent(one.spent / account.limit) if account.limit else NONE,
-            dollars(one.reserved / NANO),
+            dollars(budget.spent / NANO),
+            percent(budget.spent / account.limit) if account.limit else NONE,
+            dollars(budget.reserved / NANO),
             ends,
         )
     lines = (
         [rows] if budgets else ["Nobody has a budget. `tierline keys create --budget 25/month` makes a key with one."]
     )
     shown = [
-        one.shown() | ({"name": key.name, "surfaces": list(key.surfaces)} if key is not None else {})
-        for one in budgets
-        for key in (keys.get(one.account.owner) if one.account.kind == "key" else None,)
+        budget.shown() | ({"name": key.name, "surfaces": list(key.surfaces)} if key is not None else {})
+        for budget in budgets
+        for key in (keys.get(budget.account.owner) if budget.account.kind == "key" else None,)
     ]
     return Report({"budgets": shown}, lines, width=WIDE)

@@ -66,7 +66,7 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> int:
 async def _stats(store: RedisStore, administration: Administration, args: argparse.Namespace) -> int:
     from cache.index import carried  # not needed otherwise, and slow to import
 
-    scopes = [scope_shown(one) for one in await administration.stats()]
+    scopes = [scope_shown(stat) for stat in await administration.stats()]
     running = await asyncio.to_thread(_running, args)
     # Without a running gateway, show the index that the store would support.
     stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}

@@ -102,7 +102,7 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None and deployment.policies.source == "store":
         written = read_yaml(args.config or default_config())
         drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))
-        warnings += [written.problem(("policies", "source"), one) for one in drift]
+        warnings += [written.problem(("policies", "source"), finding) for finding in drift]
     if deployment is not None and policies is not None:
         written = read_yaml(args.config or default_config())
         warnings += [written.problem((name,), doubt) for name, doubt in _cut_down(deployment, policies)]
@@ -132,7 +132,7 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
 
 def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:
     """Yield each `auth` by which no credentials can be had here and now, by its key, with the reason."""
-    servers: list[tuple[KeyPath, Keyed]] = [(("services", name), one) for name, one in deployment.services.items()]
+    servers: list[tuple[KeyPath, Keyed]] = [(("services", name), entry) for name, entry in deployment.services.items()]
     for i, tier in enumerate(deployment.tiers):
         servers += [(("tiers", i, "backends", j), backend) for j, backend in enumerate(tier.backends)]
     why_none = cache(_why_no_credentials)

@@ -69,8 +69,8 @@ def run(args: argparse.Namespace) -> int:
 def _diff(args: argparse.Namespace) -> int:
     deployment = load_deployment(args.config, os.environ, reads=True)
     facts = shipped_facts() if deployment.prices.file is None else read_facts(deployment.prices.file)
-    proposed = [(one.base_url, name) for one in known_providers().providers for name in (one.small, one.large)]
-    configured = [(one.base_url, one.model) for tier in deployment.tiers for one in tier.backends]
+    proposed = [(entry.base_url, name) for entry in known_providers().providers for name in (entry.small, entry.large)]
+    configured = [(backend.base_url, backend.model) for tier in deployment.tiers for backend in tier.backends]
     used = {(facts.provider(url) or "", name) for url, name in (*proposed, *configured)}
     other, rows = _price_diff.source(), list(_price_diff.differences(facts, used))
     shown = sorted((row for row in rows if row["used"] or args.all), key=lambda row: not row["used"])
@@ -82,7 +82,7 @@ def _diff(args: argparse.Namespace) -> int:
         _say(f"theirs: {other}")
         for row in shown:
             times = "" if row["times"] is None else f" ({row['times']:.3g} times)"
-            ours, theirs = ("none" if row[one] is None else row[one] for one in ("ours", "theirs"))
+            ours, theirs = ("none" if row[side] is None else row[side] for side in ("ours", "theirs"))
             newer = f"newer: {row['newer']}" + (f", theirs of {row['checked']}" if row["checked"] else "")
             at = f"{row['provider']} {row['model']}"
             _say(f"{at}: {row['field']} {ours}, theirs {theirs}{times}; {newer}")
@@ -158,7 +158,7 @@ def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] |
     other = shipped.models.get(known.provider(backend.base_url), {}).get(backend.model)
     if other is None or other.price is None or other.price == facts[0].price:
         return ""
-    own, theirs = (_shown(one.model_dump(exclude_none=True)) for one in (facts[0].price, other.price))
+    own, theirs = (_shown(price.model_dump(exclude_none=True)) for price in (facts[0].price, other.price))
     own_file = f"the {facts[1].name} says {own}"
     return f"{own_file}, the {shipped.name} {theirs}; the first counts, as prices.file names it"
 
@@ -187,7 +187,7 @@ def _shown(price: dict[str, Any] | None) -> str:
     if not price["input"] and not price["output"]:
         return "free"
     cached = f", {price['cached_input']:g} cached" if price.get("cached_input") is not None else ""
-    long = "".join(f", {one['input']:g} over {one['over']} tokens" for one in price.get("long") or ())
+    long = "".join(f", {step['input']:g} over {step['over']} tokens" for step in price.get("long") or ())
     tiers = f", also {' and '.join(price['service_tiers'])}" if price.get("service_tiers") else ""
     return f"${price['input']:g}{cached}{long} in, ${price['output']:g} out per million{tiers}"
 

@@ -111,7 +111,7 @@ def _list(args: argparse.Namespace) -> None:
             *map(printable, (one.kind, one.name, *terms, *(", ".join(x) or NONE for x in (one.surfaces, one.tiers))))
         )
     lines: list[Any] = [rows] if owners else ["No team and no tenant has terms; `tierline teams create` makes some."]
-    show(Report({"teams": [public(one) for one in owners]}, lines, width=WIDE), as_json=args.json)
+    show(Report({"teams": [public(owner) for owner in owners]}, lines, width=WIDE), as_json=args.json)
 
 
 def _named(text: str) -> _Named:

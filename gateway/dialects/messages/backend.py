@@ -242,7 +242,7 @@ def _stop_sequences(body: Mapping[str, Any], dropped: list[str], name: str) -> l
     if stop is None:
         return []
     given = [stop] if isinstance(stop, str) else stop
-    taken = [one for one in given if one.strip()]
+    taken = [text for text in given if text.strip()]
     if len(taken) < len(given):
         dropped.append(name)
     return taken
@@ -275,7 +275,7 @@ def _add_tools(body: Mapping[str, Any], sent: dict[str, Any], dropped: list[str]
         choice = called if isinstance(called, str) else {"type": "function", "function": called}
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         allowed = choice.get("allowed_tools") or {}
-        names = {(one.get("function") or one).get("name") for one in allowed.get("tools") or ()}
+        names = {(tool.get("function") or tool).get("name") for tool in allowed.get("tools") or ()}
         tools = [tool for tool in tools if tool.get("name") in names]
         choice = allowed.get("mode", "auto")
     if not tools:

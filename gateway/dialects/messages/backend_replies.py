@@ -126,9 +126,9 @@ def _annotations(citations: Any, start: int, length: int) -> list[dict[str, Any]
     """
     at = {"start_index": start, "end_index": start + length}
     return [
-        {"type": "url_citation", "url_citation": {"url": one["url"], "title": one.get("title") or one["url"], **at}}
-        for one in citations or ()
-        if isinstance(one, dict) and isinstance(one.get("url"), str)
+        {"type": "url_citation", "url_citation": {"url": cite["url"], "title": cite.get("title") or cite["url"], **at}}
+        for cite in citations or ()
+        if isinstance(cite, dict) and isinstance(cite.get("url"), str)
     ]
 
 

@@ -249,7 +249,7 @@ def _block(part: Mapping[str, Any], path: str, dropped: list[str]) -> dict[str, 
         return None
     own = dict(part)  # a block of the API's own
     if isinstance(inner := own.get("content"), list):
-        own["content"] = [dict(one) if isinstance(one, dict) else one for one in inner]  # may lose its marker
+        own["content"] = [dict(block) if isinstance(block, dict) else block for block in inner]  # may lose its marker
     return own
 
 

@@ -393,7 +393,7 @@ class ResponseEvents:
         members: Json = {**message.place(), "delta": text}
         if kind == "output_text":
             message.logprobs += logprobs
-            members["logprobs"] = [_brief(one) for one in logprobs]
+            members["logprobs"] = [_brief(logprob) for logprob in logprobs]
         if obfuscation is not None:
             members["obfuscation"] = obfuscation
         written.append(self._event(f"response.{kind}.delta", **members))
@@ -415,7 +415,7 @@ class ResponseEvents:
         part = message.part()
         members: Json = {**message.place(), _PARTS[message.kind]: part[_PARTS[message.kind]]}
         if message.kind == "output_text":
-            members["logprobs"] = [_brief(one) for one in message.logprobs]
+            members["logprobs"] = [_brief(logprob) for logprob in message.logprobs]
         written.append(self._event(f"response.{message.kind}.done", **members))
         written.append(self._part_event("done", message, part))
         message.parts.append(part)
@@ -476,9 +476,9 @@ class ResponseEvents:
 
     def _add_reasoning(self, delta: Mapping[str, Any], written: list[bytes]) -> None:
         given = delta.get(DETAILS)
-        details = [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []
+        details = [detail for detail in given if isinstance(detail, dict)] if isinstance(given, list) else []
         text = delta.get("reasoning_content") or delta.get("reasoning")
-        if isinstance(text, str) and text and not any(one.get("text") or one.get("summary") for one in details):
+        if isinstance(text, str) and text and not any(entry.get("text") or entry.get("summary") for entry in details):
             details.insert(0, {"type": "reasoning.text", "text": text})
         if not details:
             return
@@ -625,5 +625,5 @@ class ResponseEvents:
 
 def _brief(entry: Mapping[str, Any]) -> Json:
     """Return a token's log-probability as events have it."""
-    tops = [{"token": one["token"], "logprob": one["logprob"]} for one in entry["top_logprobs"]]
+    tops = [{"token": logprob["token"], "logprob": logprob["logprob"]} for logprob in entry["top_logprobs"]]
     return {"token": entry["token"], "logprob": entry["logprob"], "top_logprobs": tops}

@@ -231,7 +231,7 @@ class InputItems:
                     # Other dialects have no ids: the texts just before belong to it.
                     ident = f"rs_{hashlib.sha256(text.encode()).hexdigest()[:40]}"
                     if None in readable:
-                        readable[ident] = [_summary_of(one) for one in readable.pop(None)]
+                        readable[ident] = [_summary_of(detail) for detail in readable.pop(None)]
                 sealed[ident] = (text, before)
             else:
                 signature = detail.get("signature")  # the text goes on: only a signature is lost
@@ -300,20 +300,20 @@ def _readable_message(text: str) -> dict[str, Any]:
 
 def _output_text(text: str, annotations: object) -> dict[str, Any]:
     flat = []
-    for one in annotations if isinstance(annotations, list) else ():
-        if isinstance(one, dict):
-            inner = one.get("url_citation")
-            flat.append({"type": "url_citation", **inner} if isinstance(inner, dict) else one)
+    for annotation in annotations if isinstance(annotations, list) else ():
+        if isinstance(annotation, dict):
+            inner = annotation.get("url_citation")
+            flat.append({"type": "url_citation", **inner} if isinstance(inner, dict) else annotation)
     return {"type": "output_text", "text": text, "annotations": flat}
 
 
 def _reasoning_item(ident: str, encrypted: str, details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     summary = [
-        {"type": "summary_text", "text": one["summary"]} for one in details if one.get("type") == "reasoning.summary"
+        {"type": "summary_text", "text": part["summary"]} for part in details if part.get("type") == "reasoning.summary"
     ]
     item: dict[str, Any] = {"type": "reasoning", "id": ident, "summary": summary}
     content = [
-        {"type": "reasoning_text", "text": one["text"]} for one in details if one.get("type") == "reasoning.text"
+        {"type": "reasoning_text", "text": part["text"]} for part in details if part.get("type") == "reasoning.text"
     ]
     if content:
         item["content"] = content

@@ -110,7 +110,7 @@ def logprobs_of(entries: Any) -> list[Json]:
     if not isinstance(entries, list):
         return []
     return [
-        {**_token(entry), "top_logprobs": [_token(one) for one in _tops(entry) if _is_token(one)]}
+        {**_token(entry), "top_logprobs": [_token(top) for top in _tops(entry) if _is_token(top)]}
         for entry in entries
         if _is_token(entry)
     ]
@@ -139,8 +139,8 @@ def annotations_of(annotations: Any) -> list[Json]:
     if not isinstance(annotations, list):
         return []
     found: list[Json] = []
-    for one in annotations:
-        cited = one.get("url_citation") if isinstance(one, dict) else None
+    for annotation in annotations:
+        cited = annotation.get("url_citation") if isinstance(annotation, dict) else None
         if isinstance(cited, dict) and isinstance(cited.get("url"), str):
             found.append(
                 {

@@ -84,8 +84,8 @@ def _tools(given: Any, at: str) -> Iterator[tuple[Any, str]]:
     """Yield the name and path of each of the client's own tools in the list at a path."""
     for i, tool in enumerate(given or ()):
         if tool.get("type") == "namespace":
-            for j, one in enumerate(tool.get("tools") or ()):
-                if one.get("type") in ("function", "custom"):
-                    yield (tool.get("name"), one.get("name")), f"{at}[{i}].tools[{j}]"
+            for j, inner in enumerate(tool.get("tools") or ()):
+                if inner.get("type") in ("function", "custom"):
+                    yield (tool.get("name"), inner.get("name")), f"{at}[{i}].tools[{j}]"
         elif tool.get("type") in ("function", "custom"):
             yield tool.get("name"), f"{at}[{i}]"

@@ -523,9 +523,9 @@ class _Reading:
     def _add_logprobs(self, body: Mapping[str, Any], chat: Json) -> None:
         include, tops = body.get("include"), body.get("top_logprobs")
         if include is not None:
-            if type(include) is not list or not all(type(one) is str for one in include):
+            if type(include) is not list or not all(type(name) is str for name in include):
                 raise wrong_type("include", "an array of strings")
-            if others := [one for one in include if one not in (ENCRYPTED, LOGPROBS)]:
+            if others := [name for name in include if name not in (ENCRYPTED, LOGPROBS)]:
                 self.lost["include"] = others
         if tops is not None:
             typed(tops, int, "top_logprobs", "an integer")
@@ -594,7 +594,7 @@ class _Reading:
                 elif (made := self._tool(tool, f"{at}[{i}]")) is not None:
                     tools.append(made)
         if self._given_tools:  # of those that several turns gave, the last counts
-            tools = list({one[one["type"]]["name"]: one for one in tools}.values())
+            tools = list({tool[tool["type"]]["name"]: tool for tool in tools}.values())
         if tools:
             chat["tools"] = tools
         choice = body.get("tool_choice")
@@ -667,8 +667,8 @@ class _Reading:
             typed(choice.get("tools"), list, f"{at}.tools", "an array")
             allowed = [
                 made
-                for i, one in enumerate(choice["tools"])
-                if (made := self._choice(one, f"{at}.tools[{i}]")) is not None
+                for i, tool in enumerate(choice["tools"])
+                if (made := self._choice(tool, f"{at}.tools[{i}]")) is not None
             ]
             return {"type": kind, kind: {"mode": _text(choice, "mode", at), "tools": allowed}}
         self.need(f"{at}.type", f"the hosted tool {kind!r}", at, choice)
@@ -696,7 +696,7 @@ def _found(tools: Any) -> str:
     lines = []
     for tool in listed:
         inner = [one for one in tool["tools"] if isinstance(one, dict)] if isinstance(tool.get("tools"), list) else []
-        names = [f"{tool.get('name')}__{one.get('name')}" for one in inner] or [str(tool.get("name"))]
+        names = [f"{tool.get('name')}__{inner_tool.get('name')}" for inner_tool in inner] or [str(tool.get("name"))]
         lines.append(f"{', '.join(names)}: {tool.get('description') or ''}".rstrip(": "))
     return "\n".join(["These tools can be called now:", *lines]) if lines else "No tool was found."
 

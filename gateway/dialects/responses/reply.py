@@ -182,7 +182,7 @@ class _MessageParts:
             self._calls.append(call)
         elif kind == "reasoning":
             details = readable_details(item)
-            self._thoughts += [text for one in details if (text := one.get("summary") or one.get("text"))]
+            self._thoughts += [text for detail in details if (text := detail.get("summary") or detail.get("text"))]
             encrypted = encrypted_detail(item)
             self._thought_parts = number_details([*details, *encrypted], self._thought_parts)
             self._details += details

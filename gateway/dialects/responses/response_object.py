@@ -165,7 +165,7 @@ class ResponseHead:
         if value.get("service_tier") in _SERVICE_TIERS:
             self._fields["service_tier"] = value["service_tier"]
         if isinstance(moderation := value.get("moderation"), dict):
-            self._fields["moderation"] = {side: _moderation(one) for side, one in moderation.items()}
+            self._fields["moderation"] = {side: _moderation(result) for side, result in moderation.items()}
 
     def note_native(self, response: Mapping[str, Any]) -> None:
         """Take what the Response object of a backend says that completions have no place for."""
@@ -259,7 +259,7 @@ def items_of(message: Mapping[str, Any], logprobs: Any, head: ResponseHead, stat
     if isinstance(refusal := message.get("refusal"), str) and refusal:
         parts.append({"type": "refusal", "refusal": refusal})
     calls = message.get("tool_calls")
-    made = [call for one in calls if (call := call_item(one, head, status))] if isinstance(calls, list) else []
+    made = [call for call_in in calls if (call := call_item(call_in, head, status))] if isinstance(calls, list) else []
     if parts or not made:
         yield message_item(ids.new("message"), status, parts or [text_part("", None, None)])
     yield from made
@@ -273,7 +273,7 @@ def details_of_message(message: Mapping[str, Any]) -> list[Json]:
     given = message.get(DETAILS)
     details = joined_details(given) if isinstance(given, list) else []
     text = message.get("reasoning_content") or message.get("reasoning")
-    if isinstance(text, str) and text and not any(one.get("text") or one.get("summary") for one in details):
+    if isinstance(text, str) and text and not any(detail.get("text") or detail.get("summary") for detail in details):
         details.insert(0, {"type": "reasoning.text", "text": text})
     return details
 

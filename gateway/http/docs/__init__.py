@@ -20,7 +20,7 @@ def page(document: dict[str, Any]) -> bytes:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    tags = dict.fromkeys(one["tags"][0] for operations in document["paths"].values() for one in operations.values())
+    tags = dict.fromkeys(entry["tags"][0] for operations in document["paths"].values() for entry in operations.values())
     return environment.get_template("docs.html").render(**document, tags=tags, last=_last, as_json=_as_json).encode()
 
 

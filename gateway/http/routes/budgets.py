@@ -84,4 +84,4 @@ def _refusals() -> Iterator[None]:
 
 
 def _shown(budgets: Sequence[BudgetStanding]) -> dict[str, Any]:
-    return {"object": "budget.list", "budgets": [one.shown() for one in budgets]}
+    return {"object": "budget.list", "budgets": [budget.shown() for budget in budgets]}

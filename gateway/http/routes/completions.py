@@ -323,7 +323,7 @@ class _Batch:
         if name in _SUMS:
             return _shown(name, sum(map(_amount, values)))
         if name in _LISTED:
-            return b", ".join(dict.fromkeys(one.strip() for value in values for one in value.split(b",")))
+            return b", ".join(dict.fromkeys(name.strip() for value in values for name in value.split(b",")))
         return values[0] if values == values[:1] * len(begun) else b""
 
 

@@ -128,7 +128,7 @@ class _Embedding(SideExchange):
         find_keys = partial(cache.keys, self.caller.owner, policy, _settings(policy, model, request), request.inputs)
         keys = await off_loop(find_keys) if large else find_keys()
         found = await self._stored(policy, keys)
-        missing = [i for i, one in enumerate(found) if one is None]
+        missing = [i for i, vector in enumerate(found) if vector is None]
         if missing and self.options.cache.only_if_cached:
             raise CacheOnlyMiss("There is no stored vector for every input of this request.")
         limit_s = deadline_s(policy, self.options)
@@ -144,25 +144,25 @@ class _Embedding(SideExchange):
                     )
             except TimeoutError:
                 raise exhausted([], timed_out=True) from None
-        for i, one in zip(missing, made, strict=True):
-            found[i] = one
+        for i, vector in zip(missing, made, strict=True):
+            found[i] = vector
         ledger.path = "direct" if missing else "cache-exact"
-        vectors = [one for one in found if one is not None]
+        vectors = [vector for vector in found if vector is not None]
         if endpoint.service is not None and (
             price := self.steps.deployment.services[endpoint.service].prices.get(model)
         ):
-            stored = sum(one.tokens for one in vectors) - sum(one.tokens for one in made)
+            stored = sum(vector.tokens for vector in vectors) - sum(vector.tokens for vector in made)
             ledger.list_usd = Price(input=price).of(Usage(stored, 0))
-        ledger.answer_tokens_in, ledger.answer_tokens_out = sum(one.tokens for one in vectors), 0
+        ledger.answer_tokens_in, ledger.answer_tokens_out = sum(vector.tokens for vector in vectors), 0
         ledger.dropped += () if endpoint.service is None else _ignored(request.dimensions, vectors)
         write = partial(_reply, vectors, model, request.base64, _cut(self.steps, policy, request))
-        size = sum(len(one.vector) for one in vectors)
+        size = sum(len(vector.vector) for vector in vectors)
         reply = await off_loop(write) if size > _LARGE_REPLY else write()
         length = (b"content-length", b"%d" % len(reply))
         await self.start(200, [(b"content-type", b"application/json"), length])
         await self.part(reply, more=False)
         if endpoint.ttl and self.options.cache.write:
-            self._route.keep({keys[i]: one for i, one in zip(missing, made, strict=True)})
+            self._route.keep({keys[i]: vector for i, vector in zip(missing, made, strict=True)})
 
     def _allowed_model(self, policy: Policy, request: EmbeddingsRequest) -> str:
         """Return the model that embeds. Raises ApiError for none, and for one that is closed to the key."""
@@ -196,10 +196,10 @@ class _Embedding(SideExchange):
         demands, now = self.options.cache.demands, self.steps.cache.vectors.clock()
         if demands is not NO_DEMANDS:
             found = [
-                one if one and not demands.unmet(now - one.created_at, one.expires_at - now, None) else None
-                for one in found
+                vector if vector and not demands.unmet(now - vector.created_at, vector.expires_at - now, None) else None
+                for vector in found
             ]
-        hits = sum(one is not None for one in found)
+        hits = sum(vector is not None for vector in found)
         hop.attributes[names.CACHE_OUTCOME] = "hit" if hits == len(keys) else "miss"
         if 0 < hits < len(keys):
             hop.attributes[names.CACHE_REASON] = f"partly: {hits} of {len(keys)} stored"
@@ -217,18 +217,18 @@ class _Embedding(SideExchange):
             raise
         hop.end()
         made, now = [], self.steps.cache.vectors.clock()
-        for done, (place, one) in enumerate(zip(places, encoded, strict=True), start=1):
+        for done, (place, vector) in enumerate(zip(places, encoded, strict=True), start=1):
             if done % _FEW_INPUTS == 0:
                 await asyncio.sleep(0)
-            if one.tokens is None:
+            if vector.tokens is None:
                 raise InvalidRequest(
                     f"The text is longer than the gateway's own encoder ({encoder.encoder.name}) reads. Split it, or "
                     "name a service that reads more: endpoints.embeddings.service in the policy.",
                     code="context_length_exceeded",
                     param=f"input[{place}]",
                 )
-            made.append(_stored(np.asarray(one.vector, "<f4"), one.tokens, now, policy))
-        tokens = sum(one.tokens for one in made)
+            made.append(_stored(np.asarray(vector.vector, "<f4"), vector.tokens, now, policy))
+        tokens = sum(vector.tokens for vector in made)
         self.ledger.tokens_in += tokens
         hop.attributes[names.GEN_AI_TOKENS_IN] = tokens
         return made
@@ -253,9 +253,9 @@ class _Embedding(SideExchange):
         fallback = policy.endpoints.embeddings.fallback
         fallback = fallback if fallback is not None and self.may_call(fallback) else None
         errors: list[BackendError] = []
-        for one in (service, fallback or service):
+        for server in (service, fallback or service):
             try:
-                return await self._taken(one, model, inputs, body, policy, large=large)
+                return await self._taken(server, model, inputs, body, policy, large=large)
             except BackendError as error:
                 errors.append(error)
                 if not _may_help(error, elsewhere=fallback is not None):
@@ -278,7 +278,7 @@ class _Embedding(SideExchange):
             try:
                 vectors = await self._asked(service, model, inputs, sent, policy, large=large)
             except BadStatus as error:
-                found = [one for one in refused_in(error.status, error.body, fitted) if one.shown == "user"]
+                found = [field for field in refused_in(error.status, error.body, fitted) if field.shown == "user"]
                 if also or not found:
                     raise
                 also += found
@@ -322,7 +322,7 @@ class _Embedding(SideExchange):
         hop.attributes[names.OUTCOME] = "answered"
         hop.end()
         now = self.steps.cache.vectors.clock()
-        return [_stored(vector, one, now, policy) for vector, one in zip(vectors, shares, strict=True)]
+        return [_stored(vector, count, now, policy) for vector, count in zip(vectors, shares, strict=True)]
 
 
 def _may_help(error: BackendError, *, elsewhere: bool) -> bool:
@@ -370,8 +370,8 @@ def _inputs(given: Any) -> Sequence[Any]:
     if len(given) > _MOST_INPUTS:
         raise _unsupported("input", f"input has {len(given)} items; send at most {_MOST_INPUTS}.")
     if isinstance(given[0], str):
-        return [_text(one, f"input[{i}]") for i, one in enumerate(given)]
-    return [_tokens(one, f"input[{i}]") for i, one in enumerate(given)]
+        return [_text(text, f"input[{i}]") for i, text in enumerate(given)]
+    return [_tokens(tokens, f"input[{i}]") for i, tokens in enumerate(given)]
 
 
 def _text(value: Any, at: str) -> str:
@@ -445,7 +445,7 @@ def _cut(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> int | None
 
 def _ignored(dimensions: int | None, vectors: Sequence[StoredVector]) -> tuple[str, ...]:
     """Return the name of the field that a service ignored if its vectors do not have the length that was asked for."""
-    honoured = dimensions is None or all(len(one.vector) == _FLOAT * dimensions for one in vectors)
+    honoured = dimensions is None or all(len(vector.vector) == _FLOAT * dimensions for vector in vectors)
     return () if honoured else ("dimensions",)
 
 
@@ -457,15 +457,15 @@ def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int
     """Return the vectors in a service's reply, in order, and the tokens that it counted. Raises InvalidReply."""
     try:
         value = orjson.loads(raw)
-        data = sorted(value["data"], key=lambda one: one["index"])
-        vectors = [_vector_of(one["embedding"]) for one in data]
+        data = sorted(value["data"], key=lambda item: item["index"])
+        vectors = [_vector_of(item["embedding"]) for item in data]
     except (orjson.JSONDecodeError, binascii.Error, LookupError, TypeError, ValueError):
         raise InvalidReply("a reply without embeddings") from None
     if [one["index"] for one in data] != list(range(count)) or any(not one.size or one.ndim != 1 for one in vectors):
         raise InvalidReply("a reply with other embeddings than were asked for")
     usage = value.get("usage")
     told = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
-    known = [one for one in map(count_in, told) if one is not None and one <= _MOST_TOKENS]
+    known = [count for count in map(count_in, told) if count is not None and count <= _MOST_TOKENS]
     return vectors, known[0] if known else None
 
 
@@ -481,7 +481,7 @@ def _vector_of(embedding: Any) -> np.ndarray[Any, Any]:
 
 def _shares(inputs: Sequence[Any], tokens: int | None) -> list[int]:
     """Return the tokens of each input: of one the reported number, of several in proportion to our own estimates."""
-    estimates = [max(1, round(estimated_tokens(one))) if isinstance(one, str) else len(one) for one in inputs]
+    estimates = [max(1, round(estimated_tokens(text))) if isinstance(text, str) else len(text) for text in inputs]
     if tokens is None:
         return estimates
     total, given, before = sum(estimates), 0, 0
@@ -496,15 +496,15 @@ def _shares(inputs: Sequence[Any], tokens: int | None) -> list[int]:
 
 def _reply(vectors: Sequence[StoredVector], model: str, encoded: bool, cut: int | None) -> bytes:
     data = []
-    for index, one in enumerate(vectors):
-        vector = np.frombuffer(one.vector, "<f4")
+    for index, embedded in enumerate(vectors):
+        vector = np.frombuffer(embedded.vector, "<f4")
         if cut is not None:
             vector = vector[:cut]
             length = float(np.linalg.norm(vector))
             vector = vector / np.float32(length) if length else vector
         embedding = base64.b64encode(vector.astype("<f4").tobytes()).decode() if encoded else vector
         data.append({"object": "embedding", "index": index, "embedding": embedding})
-    tokens = sum(one.tokens for one in vectors)
+    tokens = sum(vector.tokens for vector in vectors)
     usage = {"prompt_tokens": tokens, "total_tokens": tokens}
     value = {"object": "list", "data": data, "model": model, "usage": usage}
     return orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY)

@@ -112,14 +112,14 @@ def readiness(steps: Steps) -> dict[str, Any]:
         if endpoint.refused
     ]
     identities = {f"backend {one.config.name}": one.identity for tier in steps.tiers.values() for one in tier.endpoints}
-    identities |= {f"service {name}": one.identity for name, one in steps.services.items()}
+    identities |= {f"service {name}": service.identity for name, service in steps.services.items()}
     degraded += [
-        f"{name}: credentials cannot be renewed: {one.failure}"
-        for name, one in identities.items()
-        if one and one.failure
+        f"{name}: credentials cannot be renewed: {identity.failure}"
+        for name, identity in identities.items()
+        if identity and identity.failure
     ]
     named = {service for policy in policies.values() for _, service in policy.endpoints.services()}
-    services = {name: one.unconfigured_reason or "ready" for name, one in steps.deployment.services.items()}
+    services = {name: service.unconfigured_reason or "ready" for name, service in steps.deployment.services.items()}
     degraded += [f"service {name}: {why}" for name, why in services.items() if name in named and why != "ready"]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
@@ -179,8 +179,8 @@ def _policies(steps: Steps) -> dict[str, Any]:
         "source": steps.deployment.policies.source,
         "revision": revision,
         "candidates": {
-            name: {"version": one.policy.version, "mode": one.mode, "share": one.share}
-            for name, one in steps.policies.current.rolling.items()
+            name: {"version": version.policy.version, "mode": version.mode, "share": version.share}
+            for name, version in steps.policies.current.rolling.items()
         },
     }
 

@@ -189,8 +189,8 @@ async def set_state(
 async def list_teams(steps: Served, person: _SeesTeam) -> Shown:
     """List the teams and tenants that have terms in the store."""
     owners = await KeyRegistry(steps.store).owners()
-    seen = [one for one in owners if may_with_owner(person, "teams.see", one)]
-    return {"object": "team.list", "teams": [_owner(one) for one in seen]}
+    seen = [owner for owner in owners if may_with_owner(person, "teams.see", owner)]
+    return {"object": "team.list", "teams": [_owner(owner) for owner in seen]}
 
 
 async def _named(team: str, kind: Kind = "team", tenant: str = "") -> OwnerRecord:

@@ -147,7 +147,7 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
     policy, features = request.policy, request.features
     await _classifier_loaded(steps, policy)
     health = _health(steps, policy, features.approx_tokens)
-    largest = max([one.context or 0 for one in health.values()], default=0)
+    largest = max([state.context or 0 for state in health.values()], default=0)
     difficulty: Difficulty | None = None
     if request.is_classified():
         with contextlib.suppress(TimeoutError):

@@ -65,12 +65,12 @@ _MAKING: Final = frozenset(
 _PATH: Final = re.compile(r"(?:/[A-Za-z0-9_.~:@!$&'()*+,;=-]+)+/?")
 _QUERY: Final = re.compile(r"[!-~]*")
 _REQUEST_HEADERS: Final = frozenset(
-    {b"content-length", b"content-type"} | {name for name, one in REQUEST_HEADERS.items() if one.at == "passed"}
+    {b"content-length", b"content-type"} | {name for name, header in REQUEST_HEADERS.items() if header.at == "passed"}
 )
 _ANTHROPIC: Final = b"anthropic-"
 """What the names of the headers of that API begin with."""
 _REPLY_HEADERS: Final = (
-    *sorted(name.decode() for name, one in REPLY_HEADERS.items() if one.at == "passed"),
+    *sorted(name.decode() for name, header in REPLY_HEADERS.items() if header.at == "passed"),
     "cache-control",
     "content-length",
     "content-type",
@@ -381,10 +381,10 @@ async def _with_our_urls(reply: ServiceReply, origin: str) -> AsyncIterator[byte
     if b'"results_url"' in raw:
         try:
             value = orjson.loads(raw)
-            for one in (value, *value.get("data", ())):
-                url = one.get("results_url")
+            for item in (value, *value.get("data", ())):
+                url = item.get("results_url")
                 if isinstance(url, str) and url.startswith(origin):
-                    one["results_url"] = "/" + url[len(origin) :]
+                    item["results_url"] = "/" + url[len(origin) :]
         except (orjson.JSONDecodeError, AttributeError, TypeError):
             raise InvalidReply("a reply that is not a batch") from None
         raw = orjson.dumps(value)

@@ -103,7 +103,7 @@ class _Socket:
         self._steps = steps
         self._endpoint = endpoint
         self._opened = opened
-        headers = [one for one in scope["headers"] if one[0] not in _OWN] + [(b"content-type", b"application/json")]
+        headers = [pair for pair in scope["headers"] if pair[0] not in _OWN] + [(b"content-type", b"application/json")]
         self._scope = {**scope, "type": "http", "method": "POST", "headers": headers}
         self._from_client = receive
         self._to_client = send

@@ -154,7 +154,7 @@ def client_of(
         return Lifetime(policy.state.responses if steps.kept_responses.configured else 0.0, policy.slo.deadline)
 
     backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
-    hosted = any(one.kind == "responses" and "hosted_tools" in one.capabilities for one in backends)
+    hosted = any(backend.kind == "responses" and "hosted_tools" in backend.capabilities for backend in backends)
     messages = steps.deployment.limits.messages
     return ResponsesClient(
         steps.kept_responses,

@@ -113,8 +113,8 @@ def _moved(moves: StartMoves) -> Iterator[str | Table]:
         shown = table("start before", "after", "requests", "share", "examples", left=2)
         shown.columns[-1].justify = "left"
         shown.columns[-1].overflow = "fold"
-        for (one, other), number in moved.most_common():
-            shown.add_row(one, other, str(number), f"{percent(number / total)}", " ".join(moves.examples[one, other]))
+        for (tier, other), number in moved.most_common():
+            shown.add_row(tier, other, str(number), f"{percent(number / total)}", " ".join(moves.examples[tier, other]))
         yield shown
 
 
@@ -131,12 +131,12 @@ def _moves(
 
     def deployed(basis: DecisionBasis) -> tuple[Policy, Policy]:
         """Return both policies as the deployment of its records would have had them."""
-        (one, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
+        (policy, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
         for name in unknown:
             note = f"{name} is left out where the records do not hold its state"
             if note not in notes:
                 notes.append(note)
-        return one, other
+        return policy, other
 
     try:
         with opened(folder) as database:

@@ -154,7 +154,7 @@ def fix(checks: Checks) -> list[Problem]:
     fixed: list[Problem] = []
     failed: set[Problem] = set()
     while len(fixed) < _MOST_FIXES:
-        finding = next((one for one in checks.findings() if one.edits and one not in failed), None)
+        finding = next((finding for finding in checks.findings() if finding.edits and finding not in failed), None)
         if finding is None or finding in fixed:
             break
         try:
@@ -181,7 +181,7 @@ def _title(finding: Problem) -> str:
 
 
 def _text(findings: Sequence[Problem], fixed: Sequence[Problem]) -> str:
-    blocks = [f"mended {one.place}: {one.code} {_title(one)}: {one.mend or one.message}" for one in fixed]
+    blocks = [f"mended {fault.place}: {fault.code} {_title(fault)}: {fault.mend or fault.message}" for fault in fixed]
     blocks += [""] if fixed else []
     sources: dict[Path, list[str]] = {}
     for finding in findings:
@@ -243,11 +243,11 @@ def _sarif(findings: Sequence[Problem]) -> dict[str, Any]:
     rules = [
         {
             "id": code,
-            "shortDescription": {"text": one.title},
-            "fullDescription": {"text": one.reason},
-            "defaultConfiguration": {"level": one.severity},
+            "shortDescription": {"text": title.title},
+            "fullDescription": {"text": title.reason},
+            "defaultConfiguration": {"level": title.severity},
         }
-        for code, one in CODES.items()
+        for code, title in CODES.items()
     ]
     results = []
     for finding in findings:

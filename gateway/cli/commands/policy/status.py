@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         sys.stdout.write(_text(status, time.time()))
     differs = (
         status["drift"]
-        or any(one["replicas"]["lagging"] for one in status["surfaces"])
+        or any(surface["replicas"]["lagging"] for surface in status["surfaces"])
         or any(replica["still_has"] for replica in status["replicas"])
     )
     return Exit.FINDINGS if differs else Exit.OK
@@ -85,7 +85,7 @@ def _text(status: dict[str, Any], now: float) -> str:
         lines.append("no gateway follows this registry at present: is `policies: {source: store}` in its config?")
     lines += [f"drift: {drift}" for drift in status["drift"]]
     for replica in status["replicas"]:
-        lagging = [one["policy"] for one in status["surfaces"] if replica["name"] in one["replicas"]["lagging"]]
+        lagging = [state["policy"] for state in status["surfaces"] if replica["name"] in state["replicas"]["lagging"]]
         if lagging:
             lines.append(f"worker {replica['name']} does not have {', '.join(lagging)}: {replica['problem'] or 'yet'}")
         if replica["still_has"]:
