@@ -141,7 +141,7 @@ def answer_pairs(desk: Path, embedder: Embedder) -> Iterator[tuple[str, str, str
     vectors = embedder.embed([question for question, _ in intents])
     near = np.argsort(-(vectors @ vectors.T), axis=1, kind="stable").tolist()
     for place, (question, answers) in enumerate(intents):
-        yield from ((question, one, other, True) for one, other in combinations(answers, 2))
+        yield from ((question, answer, other, True) for answer, other in combinations(answers, 2))
         others = [intents[at][1][0] for at in near[place] if at != place][:_NEAREST]
         yield from ((question, other, answer, False) for other in others for answer in answers)
 

@@ -77,8 +77,8 @@ def choose_weights(
         same = np.array([pair.same_answer for pair in pairs], np.bool_)
         chosen[name] = chosen_weight(read, cosines, same, model.strict)
     facts: dict[str, Any] = json.loads(sheet.read_bytes())
-    facts[COSINE_WEIGHTS] = {name: one.weight for name, one in chosen.items()}
-    facts["cosine_weights_chosen_by"] = {name: _as_json(one) for name, one in chosen.items()}
+    facts[COSINE_WEIGHTS] = {name: chosen_weight.weight for name, chosen_weight in chosen.items()}
+    facts["cosine_weights_chosen_by"] = {name: _as_json(weight) for name, weight in chosen.items()}
     sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return chosen
 
@@ -89,7 +89,7 @@ def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[Q
     Pairs that a veto stops are left out.
     """
     rng = Random(0)  # noqa: S311  (no secret)
-    asked = sorted(dict(questions_of(families, _PER_INTENT, rng)).items(), key=lambda one: one[0])
+    asked = sorted(dict(questions_of(families, _PER_INTENT, rng)).items(), key=lambda pair: pair[0])
     if not asked:
         return [], np.empty(0)
     texts = [text for text, _ in asked]
@@ -107,9 +107,9 @@ def near_pairs(families: Sequence[QuestionFamily], embed: Embed) -> tuple[list[Q
     return pairs, np.array([found[pair] for pair in some])
 
 
-def _stopped(one: str, other: str) -> bool:
+def _stopped(question: str, other: str) -> bool:
     """Return whether no cross-encoder is asked: the same words, or a veto."""
-    return same_words(one, other) or refused(one, other)
+    return same_words(question, other) or refused(question, other)
 
 
 def chosen_weight(read: Floats, cosines: Floats, same: NDArray[np.bool_], strict: float) -> CosineWeight:
@@ -122,15 +122,15 @@ def chosen_weight(read: Floats, cosines: Floats, same: NDArray[np.bool_], strict
     measured = []
     for weight in _WEIGHTS.tolist():
         blend = Blend(strict, weight)
-        scores = np.array([blend.score(*one) for one in zip(read.tolist(), cosines.tolist(), strict=True)])
+        scores = np.array([blend.score(*pair) for pair in zip(read.tolist(), cosines.tolist(), strict=True)])
         measured.append((auroc(scores, same.astype(np.float64)), -weight))
     best, weight = max(measured)
     return CosineWeight(-weight, best, measured[0][0], *counts)
 
 
-def _as_json(one: CosineWeight) -> dict[str, Any]:
-    figures = {"auroc": one.auroc, "auroc_without": one.auroc_alone}
-    counts = {"same": one.same, "different": one.different}
+def _as_json(weight: CosineWeight) -> dict[str, Any]:
+    figures = {"auroc": weight.auroc, "auroc_without": weight.auroc_alone}
+    counts = {"same": weight.same, "different": weight.different}
     return {**{key: None if value is None else round(value, 4) for key, value in figures.items()}, **counts}
 
 

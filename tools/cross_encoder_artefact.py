@@ -161,7 +161,7 @@ def _require_readable(tokenizer: Tokenizer, encoded: Sequence[Encoding], parts: 
     unknown tokens.
     """
     unknown = tokenizer.token_to_id("[UNK]")
-    strange = np.array([unknown in one.ids for one in encoded])
+    strange = np.array([unknown in encoding.ids for encoding in encoded])
     unread = [name for name, rows in parts.items() if strange[rows].mean() > _MOST_UNKNOWN]
     if unread:
         raise DataError(
@@ -176,7 +176,7 @@ def _offset(scores: Floats, same: Flags, strict: float, english: bool) -> float:
     Of few families little is learned: no threshold but that of English is below the one for all.
     """
     error = ENGLISH_ERROR if english else STRICT_ERROR
-    own, common = (_logit(one) for one in (least_threshold(scores, same, error), strict))
+    own, common = (_logit(threshold) for threshold in (least_threshold(scores, same, error), strict))
     return math.floor(100 * (common - (own if english else max(common, own)))) / 100
 
 
@@ -184,12 +184,12 @@ def table_of_served(figures: Mapping[str, Any], groups: bool = True) -> Table:
     """Return the shares served at the strict threshold, for each part and group left out, of a data sheet's figures."""
     shown = table("left out", "group", "pairs", "served", "wrong", left=2)
     for name, of_part in figures["left_out"].items():
-        for group, one in {"all": of_part, **(of_part.get("groups", {}) if groups else {})}.items():
+        for group, part in {"all": of_part, **(of_part.get("groups", {}) if groups else {})}.items():
             shown.add_row(
                 name,
                 group,
-                f"{one['n']:,}",
-                *(NONE if one[key] is None else f"{one[key]:.1%}" for key in ("served", "wrong")),
+                f"{part['n']:,}",
+                *(NONE if part[key] is None else f"{part[key]:.1%}" for key in ("served", "wrong")),
             )
     return shown
 

@@ -135,10 +135,10 @@ def parted(
     return PairSource(fitted, questions, used, translated), some
 
 
-def refused(one: str, other: str) -> bool:
+def refused(question: str, other: str) -> bool:
     """Return whether a guard refuses two questions before any cross-encoder reads them, as a lookup does."""
-    where: Where = "screened" if ENGLISH in (language_of(one), language_of(other)) else "foreign"
-    return bool(Pair(one, other).refusal(SWITCHED, where))
+    where: Where = "screened" if ENGLISH in (language_of(question), language_of(other)) else "foreign"
+    return bool(Pair(question, other).refusal(SWITCHED, where))
 
 
 def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], list[QuestionPair]]:
@@ -147,7 +147,7 @@ def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], li
         own = [pair for pair in pairs if pair.dataset == dataset]
         by_group = len({pair.group for pair in own}) >= _MANY_GROUPS
         # Opposites stand beside each other, so that a question is not left out when its opposite is not.
-        near = [QuestionPair(one.a, one.b, True, "", "") for one in own if one.group != "unrelated"]
+        near = [QuestionPair(pair.a, pair.b, True, "", "") for pair in own if pair.group != "unrelated"]
         clusters = {} if by_group else clusters_of(near)
         names: dict[int, str] = {}
         for text, cluster in clusters.items():

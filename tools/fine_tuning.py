@@ -89,11 +89,11 @@ class Training:
         import torch
 
         words = model.get_input_embeddings().weight
-        rest = [one for one in model.parameters() if one is not words]
+        rest = [parameter for parameter in model.parameters() if parameter is not words]
         groups = [
             {"params": [words], "lr": rates[1], "weight_decay": 0.0},
-            {"params": [one for one in rest if one.dim() > 1], "lr": rates[0], "weight_decay": 0.01},
-            {"params": [one for one in rest if one.dim() <= 1], "lr": rates[0], "weight_decay": 0.0},
+            {"params": [parameter for parameter in rest if parameter.dim() > 1], "lr": rates[0], "weight_decay": 0.01},
+            {"params": [parameter for parameter in rest if parameter.dim() <= 1], "lr": rates[0], "weight_decay": 0.0},
         ]
         self.done = 0
         self._model = model

@@ -69,13 +69,13 @@ def mmlu_pro(folder: Path) -> Iterator[Row]:
         if model not in _MMLU_PRO:
             continue
         with zipfile.ZipFile(file) as packed:
-            for name in sorted(one for one in packed.namelist() if one.endswith(".json") and "__MACOSX" not in one):
+            for name in sorted(file for file in packed.namelist() if file.endswith(".json") and "__MACOSX" not in file):
                 for row in json.loads(packed.read(name)):
                     text = row.get("generated_text") or row.get("model_outputs")
                     if int(row["question_id"]) % _ONE_IN or not isinstance(text, str):
                         continue
                     choices = "\n".join(
-                        f"{letter}. {one}" for letter, one in zip("ABCDEFGHIJ", row["options"], strict=False)
+                        f"{letter}. {option}" for letter, option in zip("ABCDEFGHIJ", row["options"], strict=False)
                     )
                     right = float(row.get("pred") == row["answer"])
                     yield "mmlu_pro", str(row["question_id"]), f"{row['question']}\n{choices}", model, text, right

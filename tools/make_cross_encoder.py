@@ -126,7 +126,7 @@ def make_cross_encoder(args: argparse.Namespace, remade: Remade, on_progress: On
 
     def choose_cosine_weights() -> None:
         embedders = [load_embedder(kind, args.state) for kind in size.encoders]
-        choose_weights(out, families, {one.name: one.embed for one in embedders}, on_progress)
+        choose_weights(out, families, {embedder.name: embedder.embed for embedder in embedders}, on_progress)
 
     steps.run("cosine", size.encoders, choose_cosine_weights)
     return steps

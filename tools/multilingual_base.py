@@ -86,14 +86,14 @@ def make_base(texts: Path, recipe: BaseRecipe, out: Path, on_progress: OnProgres
     for library in ("torch", "transformers"):
         require(library, f"alignment needs {library}", install=INSTALL)
     translations = chosen(read_texts(texts))
-    foreign = [one for one in translations if one.language != ENGLISH]
+    foreign = [translation for translation in translations if translation.language != ENGLISH]
     if not foreign:
         raise DataError(
             f"{texts}: it contains no translation; `python -m tools.package_texts --download` collects some"
         )
     by_language: dict[str, list[str]] = defaultdict(list)
-    for one in foreign:
-        by_language[one.language].append(one.text)
+    for translation in foreign:
+        by_language[translation.language].append(translation.text)
     for family in read_families(SHIPPED):
         if family.language in by_language:
             by_language[family.language] += [ask for intent in family.intents for ask in intent.asks]
@@ -103,14 +103,14 @@ def make_base(texts: Path, recipe: BaseRecipe, out: Path, on_progress: OnProgres
     out.mkdir(parents=True, exist_ok=True)
     vocabulary.tokenizer.save(str(out / TOKENIZER))
     start = _start(vocabulary.vectors, recipe.layers)
-    definitions = [one.text for one in translations if one.language == ENGLISH]
+    definitions = [translation.text for translation in translations if translation.language == ENGLISH]
     weights, found = align(start, vocabulary.tokenizer, foreign, definitions, recipe, out, on_progress)
     save_file(weights, out / WEIGHTS)
     sheet = {
         "recipe": {name: value for name, value in asdict(recipe).items() if name != "device"},
         "models": MODELS,
         "texts": {"file": texts.name, "sha256": digest_of(texts), "licences": LICENCES},
-        "of": dict(sorted(Counter(one.language for one in translations).items())),
+        "of": dict(sorted(Counter(translation.language for translation in translations).items())),
         "pieces_of_both": vocabulary.in_both,
         "english_found": found,
     }
@@ -166,15 +166,15 @@ def align(
     tokenizer.enable_truncation(_MOST_TOKENS)
 
     def ids_of(texts: Sequence[str]) -> Ids:
-        return [np.array(one.ids, np.int64) for one in tokenizer.encode_batch(list(texts))]
+        return [np.array(encoding.ids, np.int64) for encoding in tokenizer.encode_batch(list(texts))]
 
-    english = sorted({one.english for one in translations})
+    english = sorted({translation.english for translation in translations})
     place = {text: number for number, text in enumerate(english)}
     # English texts, then definitions.
     known = ids_of([*english, *definitions])
     wanted = _vectors(teacher, known, device, on_progress)
-    texts = ids_of([one.text for one in translations])
-    source = np.array([place[one.english] for one in translations])
+    texts = ids_of([translation.text for translation in translations])
+    source = np.array([place[translation.english] for translation in translations])
     held = list(range(0, len(texts), _HELD_OUT))
     held_of = np.array([translations[row].language for row in held])
     training = Training(model, (_RATE, _RATE), folder / _CHECKPOINT, asdict(recipe))
@@ -199,8 +199,8 @@ def align(
         on_progress("aligning", step + 1, recipe.steps)
     right = wanted[torch.from_numpy(source[held]).to(device)]
     shares = {
-        name: _found(_vectors(one.eval(), [texts[row] for row in held], device, on_progress), right, held_of)
-        for name, one in (("before", teacher), ("after", model))
+        name: _found(_vectors(model_at.eval(), [texts[row] for row in held], device, on_progress), right, held_of)
+        for name, model_at in (("before", teacher), ("after", model))
     }
     weights = {name: np.ascontiguousarray(value) for name, value in weights_of(model).items()}
     return weights, shares
@@ -210,12 +210,12 @@ def _drawn(
     translations: Sequence[Translation], texts: Ids, recipe: BaseRecipe, done: int
 ) -> Iterator[NDArray[np.intp]]:
     """Yield the rows of each batch after `done` of them: of all languages alike, of similar length."""
-    of = Counter(one.language for one in translations)
-    weights = np.array([1 / of[one.language] for one in translations])
+    of = Counter(translation.language for translation in translations)
+    weights = np.array([1 / of[translation.language] for translation in translations])
     weights *= [_SHORT_SHARE if one.text.isascii() and len(one.text) < _SHORT else 1.0 for one in translations]
     weights[::_HELD_OUT] = 0
     weights /= weights.sum()
-    lengths = np.array([len(one) for one in texts])
+    lengths = np.array([len(text) for text in texts])
     for pool in range(done // _POOL, -(-recipe.steps // _POOL)):
         rng = np.random.default_rng((recipe.seed, pool))
         rows = rng.choice(len(texts), recipe.batch * _POOL, p=weights)
@@ -240,7 +240,7 @@ def _vectors(model: Any, ids: Ids, device: str, on_progress: OnProgress) -> torc
     import torch
 
     made = torch.zeros(len(ids), model.config.hidden_size, device=device)
-    order = np.argsort([len(one) for one in ids])
+    order = np.argsort([len(row) for row in ids])
     with torch.no_grad(), half_precision(device):
         for start in range(0, len(order), _TEACHER_BATCH):
             rows = order[start : start + _TEACHER_BATCH]

@@ -148,7 +148,7 @@ def _office_help(root: Path) -> Iterator[tuple[str, str, str]]:
         for key, text in _paragraphs(folder).items() if name != "en-US" else ():
             ours, theirs = (_SENTENCE.split(_plain(one)) for one in (english.get(key, ""), text))
             if len(ours) == len(theirs):
-                yield from ((_code(name), one, other) for one, other in zip(ours, theirs, strict=True))
+                yield from ((_code(name), sentence, other) for sentence, other in zip(ours, theirs, strict=True))
             elif key in english:
                 yield _code(name), english[key], text
 
@@ -208,7 +208,7 @@ def _desktop_help(root: Path) -> Iterator[tuple[str, str, str]]:
     for locale, translated in pages.items():
         for name, texts in translated.items():
             if len(english.get(name, ())) == len(texts):
-                yield from ((_code(locale), one, other) for one, other in zip(english[name], texts, strict=True))
+                yield from ((_code(locale), text, other) for text, other in zip(english[name], texts, strict=True))
 
 
 def _definitions(root: Path) -> Iterator[tuple[str, str, str]]:

@@ -124,8 +124,8 @@ def read_families(folder: Path) -> list[QuestionFamily]:
 def _family(row: Mapping[str, Any], file: str, read: Mapping[str, Any]) -> QuestionFamily:
     name = f"{file}: {row['name']}"
     intents = tuple(
-        Intent(str(one["name"]), tuple(dict.fromkeys(map(str, one["ask"]))), bool(one.get("symmetric", False)))
-        for one in row["intent"]
+        Intent(str(word["name"]), tuple(dict.fromkeys(map(str, word["ask"]))), bool(word.get("symmetric", False)))
+        for word in row["intent"]
     )
     stated = {
         str(slot): [str(value).split(_OPPOSITE) for value in values] for slot, values in read.get("slots", {}).items()
@@ -138,7 +138,7 @@ def _family(row: Mapping[str, Any], file: str, read: Mapping[str, Any]) -> Quest
                 if len(slots.get(slot, ())) < max(2, used.count(slot)):
                     raise ValueError(f"family {name!r}, intent {intent.name!r}: too few values of the slot {slot!r}")
     both = [value for values in stated.values() for value in values if len(value) == 2]
-    opposites = {one: other for pair in both for one, other in (pair, pair[::-1])}
+    opposites = {word: other for pair in both for word, other in (pair, pair[::-1])}
     around = tuple(map(str, read.get("before", ()))), tuple(map(str, read.get("after", ())))
     weight, language = float(read.get("weight", 1.0)), str(read.get("language", _ENGLISH))
     return QuestionFamily(name, intents, slots, weight, opposites, language, around)
@@ -191,10 +191,10 @@ def same_wordings(families: Sequence[QuestionFamily], count: int, rng: Random) -
                 by_slots.setdefault(_slots(ask), []).append(ask)
             for asks in by_slots.values():
                 for _ in range(count if len(asks) > 1 else 0):
-                    one, other = rng.sample(asks, 2)
-                    values = _drawn(one, family, rng)
+                    asked, other = rng.sample(asks, 2)
+                    values = _drawn(asked, family, rng)
                     want = f"{family.name}/{intent.name}/{sorted(values.items())}"
-                    yield family.language, _filled(one, values, rng), _filled(other, values, rng), want
+                    yield family.language, _filled(asked, values, rng), _filled(other, values, rng), want
 
 
 def _pair(
@@ -211,7 +211,7 @@ def _pair(
         others = [*others, ask] if any(_NAMES in value for value in values.values()) else others
         other = _filled(rng.choice(others), values, rng) if others else ""
     elif kind == "distant":
-        farthest = sorted(others, key=lambda one: (_overlap(one, ask), one))[:2]
+        farthest = sorted(others, key=lambda text: (_overlap(text, ask), text))[:2]
         other = _filled(rng.choice(farthest), values, rng) if farthest else ""
     elif kind == "typed" and family.language != _ENGLISH:
         other = _sent(_filled(rng.choice([ask, *others]), values, rng), family, rng)
@@ -230,11 +230,11 @@ def _pair(
         near = [one for one in place.intents if one.asks and (one.name != intent.name or place.name != family.name)]
         chosen = rng.choice(rng.choice(near).asks) if near and (kind == "intent") == (place is family) else ""
         other = _filled(chosen, {**_drawn(chosen, place, rng), **values}, rng)
-    one = _filled(ask, values, rng)
-    if not other or other.lower() == one.lower():
+    question = _filled(ask, values, rng)
+    if not other or other.lower() == question.lower():
         return None
     same = kind in _ALIKE or (kind == "swapped" and intent.symmetric)
-    texts = [_sent(text, family, rng) if rng.random() < _AS_TYPED else text for text in (one, other)]
+    texts = [_sent(text, family, rng) if rng.random() < _AS_TYPED else text for text in (question, other)]
     rng.shuffle(texts)
     group = "swapped, same" if kind == "swapped" and same else kind
     return FamilyPair(texts[0], texts[1], same, FAMILIES, group, family.name)

@@ -56,8 +56,8 @@ Rule = Callable[[str, Random], str]
 def _both_ways(pairs: Sequence[Sequence[str]], one_way: Sequence[Sequence[str]] = ()) -> Mapping[str, tuple[str, ...]]:
     """Map the lower-case form of each word or phrase to those that may stand in its place."""
     found: dict[str, list[str]] = {}
-    for one, other in [*pairs, *(pair[::-1] for pair in pairs), *one_way]:
-        found.setdefault(one.lower(), []).append(other)
+    for word, other in [*pairs, *(pair[::-1] for pair in pairs), *one_way]:
+        found.setdefault(word.lower(), []).append(other)
     return {name: tuple(others) for name, others in found.items()}
 
 
@@ -67,7 +67,7 @@ def _pattern(phrases: Mapping[str, object]) -> re.Pattern[str]:
 
 
 _SAME: Final = _both_ways(_TABLES["same_word"]["pairs"], _TABLES["synonyms"]["pairs"])
-_OPENINGS: Final = {one: tuple(group) for group in _TABLES["openings"]["lists"] for one in group}
+_OPENINGS: Final = {word: tuple(group) for group in _TABLES["openings"]["lists"] for word in group}
 _OPENING: Final = _pattern(_OPENINGS)
 _OTHER: Final = _both_ways(_TABLES["other_word"]["pairs"])
 _VALUES: Final = {value.lower(): tuple(values) for values in _TABLES["values"]["lists"] for value in values}
@@ -94,7 +94,7 @@ def mistyped(text: str, rng: Random) -> str:
     chosen = {
         rng.choices(words, [len(word[0]) for word in words])[0] for _ in range(rng.choice((1, 1, 2, 2, 3))) if words
     }
-    for match in sorted(chosen, key=lambda one: -one.start()):
+    for match in sorted(chosen, key=lambda slip: -slip.start()):
         end = match.end()
         if rng.random() < _LOST_SPACE and re.match(r" [a-z]", text[end:]):
             text = text[:end] + text[end + 1 :]
@@ -168,7 +168,7 @@ def opened(text: str, rng: Random) -> str:
     match = _OPENING.match(text)
     if not match:
         return ""
-    other = rng.choice([one for one in _OPENINGS[match[0].lower()] if one != match[0].lower()])
+    other = rng.choice([opening for opening in _OPENINGS[match[0].lower()] if opening != match[0].lower()])
     other = other if text.islower() else re.sub(r"\bi\b", "I", other)
     return (other[0].upper() + other[1:] if match[0][0].isupper() else other) + text[match.end() :]
 
@@ -279,7 +279,7 @@ def _replaced(text: str, rng: Random, pattern: re.Pattern[str], others: Mapping[
     if not matches:
         return ""
     match = rng.choice(matches)
-    choices = [one for one in others[match[0].lower()] if one.lower() != match[0].lower()]
+    choices = [word for word in others[match[0].lower()] if word.lower() != match[0].lower()]
     if not choices:
         return ""
     other = rng.choice(choices)
@@ -289,11 +289,11 @@ def _replaced(text: str, rng: Random, pattern: re.Pattern[str], others: Mapping[
 
 
 def _swapped(text: str, match: re.Match[str]) -> str:
-    one, two = match["one"], match["two"]
-    if one.lower() == two.lower():
+    first, two = match["one"], match["two"]
+    if first.lower() == two.lower():
         return ""
     start, end = match.span("one"), match.span("two")
-    return text[: start[0]] + two + text[start[1] : end[0]] + one + text[end[1] :]
+    return text[: start[0]] + two + text[start[1] : end[0]] + first + text[end[1] :]
 
 
 def _lower_first(text: str) -> str:

@@ -147,7 +147,7 @@ def _translated(path: Path | None, tokenizer: Path, on_progress: OnProgress) -> 
     if path is None:
         return None
     on_progress("texts", 0, 1)
-    texts = [one for one in chosen(read_texts(path)) if one.language != ENGLISH]
+    texts = [text for text in chosen(read_texts(path)) if text.language != ENGLISH]
     made = TranslatedPairs(texts, read_tokenizer(tokenizer))
     on_progress("texts", 1, 1)
     return made
@@ -233,9 +233,9 @@ def _chunk(work: tuple[int, int]) -> _Packed:
         (one, pair) for one, pair in zip(_SHARED["encode"](pairs), pairs, strict=True) if len(one.ids) < MOST_TOKENS
     ]
     return _Packed(
-        np.concatenate([np.array(one.ids, np.int32) for one, _ in read]),
-        np.array([len(one.ids) for one, _ in read]),
-        np.array([one.type_ids.index(1) for one, _ in read]),
+        np.concatenate([np.array(encoding.ids, np.int32) for encoding, _ in read]),
+        np.array([len(encoding.ids) for encoding, _ in read]),
+        np.array([encoding.type_ids.index(1) for encoding, _ in read]),
         np.array([pair.same_answer for _, pair in read], np.float32),
     )
 

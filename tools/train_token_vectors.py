@@ -88,7 +88,7 @@ def fitted(
     for step in range(steps):
         pairs = drawn[int(rng.integers(len(drawn)))]
         chosen = [pairs[at] for at in rng.integers(len(pairs), size=min(_BATCH, len(pairs)))]
-        bags = _Bags([one for one, _, _ in chosen] + [other for _, other, _ in chosen])
+        bags = _Bags([text for text, _, _ in chosen] + [other for _, other, _ in chosen])
         unit, norms = bags.vectors(vectors)
         a, b = unit[: len(chosen)], unit[len(chosen) :]
         wants = np.array([want for _, _, want in chosen])
@@ -119,7 +119,7 @@ def word_vectors(folder: Path) -> Table:
     from onnx import numpy_helper
 
     model = onnx.load(folder / "model.onnx")
-    kept = {one.name: one for one in model.graph.initializer if one.name.startswith("words")}
+    kept = {tensor.name: tensor for tensor in model.graph.initializer if tensor.name.startswith("words")}
     if "words_quantized" not in kept:
         raise DataError(
             f"{folder}: the cross-encoder has no int8 word vectors; write it with tools.train_cross_encoder"
@@ -150,15 +150,15 @@ def family_pairs_of(
     """Return pairs of wordings of each intent that want the same, by language."""
     made: dict[str, Pairs] = {}
     for language, a, b, want in same_wordings(families, count, rng):
-        one, other = tokenizer.pieces_of(a), tokenizer.pieces_of(b)
-        if one and other:
-            made.setdefault(language, []).append((one, other, crc32(want.encode())))
+        pieces, other = tokenizer.pieces_of(a), tokenizer.pieces_of(b)
+        if pieces and other:
+            made.setdefault(language, []).append((pieces, other, crc32(want.encode())))
     return made
 
 
 def found_among(vectors: Table, pairs: Pairs, others: Sequence[Pieces]) -> float:
     """Return the share of pairs of which fewer than five of `others` and the pairs' firsts are nearer to the second."""
-    stored, _ = _Bags([one for one, _, _ in pairs] + list(others)).vectors(vectors)
+    stored, _ = _Bags([text for text, _, _ in pairs] + list(others)).vectors(vectors)
     asked, _ = _Bags([other for _, other, _ in pairs]).vectors(vectors)
     near = asked @ stored.T
     own = near[np.arange(len(pairs)), np.arange(len(pairs))]
@@ -175,13 +175,13 @@ def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remad
     if tokenizer is None:
         raise DataError(f"{folder / 'tokenizer.json'}: only a Unigram tokenizer is read in few words of memory")
     draw, every = Random(seed), read_families(FAMILIES)  # noqa: S311
-    left_out = [one for one in every if crc32(one.name.encode()) % _LEFT_OUT == 0]
-    families = [one for one in every if crc32(one.name.encode()) % _LEFT_OUT]
+    left_out = [family for family in every if crc32(family.name.encode()) % _LEFT_OUT == 0]
+    families = [family for family in every if crc32(family.name.encode()) % _LEFT_OUT]
     asked = {
         language: [tokenizer.pieces_of(text) for text in dict.fromkeys(
-            text for text, _ in questions_of([one for one in every if one.language == language], _AMONG, draw)
+            text for text, _ in questions_of([family for family in every if family.language == language], _AMONG, draw)
         )]
-        for language in sorted({one.language for one in every})
+        for language in sorted({family.language for family in every})
     }  # fmt: skip
     pairs = family_pairs_of(families, tokenizer, _OF_AN_INTENT, draw)
     drawn = list(pairs.values())
@@ -189,7 +189,7 @@ def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remad
         found = sorted(row for of in read_texts(texts).values() for row in of if _SHORTEST < len(row[1]) < _LONGEST)
         found = draw.sample(found, min(len(found), _MOST_TEXTS))
         rows = [(tokenizer.pieces_of(english), tokenizer.pieces_of(text)) for _, english, text in found]
-        translated = [(one, other, at) for at, (one, other) in enumerate(rows) if one and other]
+        translated = [(text, other, at) for at, (text, other) in enumerate(rows) if text and other]
         drawn += [translated] * max(1, round(len(drawn) * _OF_TEXTS / (1 - _OF_TEXTS)))
     with one_thread():
         vectors = first_vectors(word_vectors(folder), [text for of in asked.values() for text in of])
@@ -234,8 +234,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sheet = train(args.cross_encoder, args.texts, args.steps, args.seed, remade, on_progress)
         made = table("language", "pairs of families left out", "found among five")
         figures: Mapping[str, Any] = sheet["figures"]["families_left_out"]
-        for language, one in figures.items():
-            made.add_row(language, f"{one['n']:,}", f"{one['found']:.1%}")
+        for language, figure in figures.items():
+            made.add_row(language, f"{figure['n']:,}", f"{figure['found']:.1%}")
         return Report(sheet, [made], done=[f"written to {args.cross_encoder / TABLE}"])
 
     return command.run(parser, work, argv)

@@ -68,11 +68,11 @@ class _Sentences:
 def features(text: str, sentence: str, count: int, bits: int) -> tuple[list[int], list[float]]:
     """Return the rows of a sentence's features and the value of each, as the head weighs them."""
     tokens = [token(word, bits) for word in TOKEN.findall(sentence)]
-    scale = max(1.0, sum(one.size for one in tokens)) ** -0.5
-    pairs = pairs_of([one.form for one in tokens if one.form], bits)
+    scale = max(1.0, sum(token.size for token in tokens)) ** -0.5
+    pairs = pairs_of([token.form for token in tokens if token.form], bits)
     facts = facts_of(text, sentence, count, bits)
-    rows = [row for one in tokens for row in one.rows] + pairs + facts
-    values = [scale * value for one in tokens for value in one.values] + [scale] * len(pairs) + [FACT] * len(facts)
+    rows = [row for token in tokens for row in token.rows] + pairs + facts
+    values = [scale * value for token in tokens for value in token.values] + [scale] * len(pairs) + [FACT] * len(facts)
     return rows, values
 
 
@@ -86,9 +86,9 @@ def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress
     others = texts_of_families(seed, _OF_FAMILIES)
     texts = [*own, *others]
     sentences = _Sentences(texts)
-    weight = np.array([one.weight for one in texts])
-    fold = np.array([crc32(one.origin.encode()) % _FOLDS for one in texts])
-    volatile = np.array([one.is_volatile for one in texts])
+    weight = np.array([text.weight for text in texts])
+    fold = np.array([crc32(text.origin.encode()) % _FOLDS for text in texts])
+    volatile = np.array([text.is_volatile for text in texts])
     with one_thread():
         scores = _left_out(sentences, volatile, weight, fold, on_progress, 0)
         family = np.arange(len(texts)) >= len(own)

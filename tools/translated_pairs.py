@@ -69,10 +69,10 @@ class TranslatedPairs:
         self._tokenizer = tokenizer
         self._same: dict[str, list[Translation]] = defaultdict(list)
         english_of: dict[str, dict[str, str]] = defaultdict(dict)
-        for one in translations:
-            self._same[one.english].append(one)
-            english_of[one.language].setdefault(one.text, one.english)
-            english_of[ENGLISH].setdefault(one.english, one.english)
+        for translation in translations:
+            self._same[translation.english].append(translation)
+            english_of[translation.language].setdefault(translation.text, translation.english)
+            english_of[ENGLISH].setdefault(translation.english, translation.english)
         self._texts = {language: sorted(own) for language, own in english_of.items()}
         self._minimal = {language: _minimal(own, tokenizer) for language, own in sorted(english_of.items())}
         self._english = sorted(self._same)

@@ -186,7 +186,7 @@ def _used(
         if language in listed:
             words = wordfreq.get_frequency_dict(language)
             signs.update(sign for word in words for sign in unicodedata.normalize("NFKC", word).lower())
-            most = dict(sorted(words.items(), key=lambda one: -one[1])[:_WORDS])
+            most = dict(sorted(words.items(), key=lambda word: -word[1])[:_WORDS])
             for piece, share in _shares(tokenizer, most).items():
                 shares[piece] = shares.get(piece, 0.0) + _OF_WORDS * share
         for piece, share in shares.items():

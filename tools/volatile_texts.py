@@ -74,9 +74,9 @@ def read_texts(folder: Path, fillings: int, seed: int, *, around: bool = False) 
             raise DataError(f"{path}: {error}") from None
     if not texts:
         raise DataError(f"{folder}: it contains no labelled text (*.toml)")
-    lines = {one.origin: one for one in texts if one.language in neutral} if around else {}
+    lines = {text.origin: text for text in texts if text.language in neutral} if around else {}
     draw = Random(seed)  # noqa: S311
-    return [*texts, *(replace(one, text=_among(one.text, neutral[one.language], draw)) for one in lines.values())]
+    return [*texts, *(replace(line, text=_among(line.text, neutral[line.language], draw)) for line in lines.values())]
 
 
 def _among(text: str, neutral: Sequence[str], draw: Random) -> str:

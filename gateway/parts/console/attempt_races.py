@@ -76,9 +76,9 @@ def _race(group: Sequence[Bar]) -> list[Race]:
     winner = next((bar for bar in ordered if bar.served), None)
     unused = [bar for bar in ordered if not bar.served]
     told = [bar.attributes for bar in unused]
-    tokens = sum(int(one.get(names.GEN_AI_TOKENS_IN) or 0) + int(one.get(names.GEN_AI_TOKENS_OUT) or 0) for one in told)
-    usd = sum(float(one.get(names.COST) or 0.0) for one in told)
-    unknown = any(one.get(names.COST_UNKNOWN) for one in told)
+    tokens = sum(int(hop.get(names.GEN_AI_TOKENS_IN) or 0) + int(hop.get(names.GEN_AI_TOKENS_OUT) or 0) for hop in told)
+    usd = sum(float(hop.get(names.COST) or 0.0) for hop in told)
+    unknown = any(hop.get(names.COST_UNKNOWN) for hop in told)
     kind = _kind(ordered)
     text = _words(kind, ordered, winner)
     text += f"; unused: {tokens:,} tokens, {'at least ' if unknown else ''}{dollars(usd)}"

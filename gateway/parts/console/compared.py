@@ -47,7 +47,7 @@ def chance_of(inside: int, selected: int, outside: int, rest: int) -> float:
     if min(expected) < _LEAST_EXPECTED:
         return _exact_chance(inside, selected, have, total)
     apart = max(abs(inside - expected[0]) - 0.5, 0.0)
-    chi_squared = math.fsum(apart * apart / one for one in expected)
+    chi_squared = math.fsum(apart * apart / count for count in expected)
     return math.erfc(math.sqrt(chi_squared / 2))
 
 

@@ -183,7 +183,7 @@ class PolicyCompleter:
         if spot is None:
             return {"column": column, "options": []}
         found = list(self._keys(spot) if spot.is_key else self._values(spot))
-        return {"column": spot.column, "options": [_shown(one) for one in found[:_MOST]]}
+        return {"column": spot.column, "options": [_shown(completion) for completion in found[:_MOST]]}
 
     def _keys(self, spot: Spot) -> Iterator[EditorCompletion]:
         if spot.path == _START:
@@ -239,7 +239,7 @@ def _object(node: Mapping[str, Any]) -> Mapping[str, Any]:
 def _flat(node: Mapping[str, Any]) -> bool:
     """Return whether a section holds few plain values, so that people write it in braces."""
     inner = _object(node).get("properties", {})
-    return len(inner) <= 3 and not any("properties" in _object(one) for one in inner.values())
+    return len(inner) <= 3 and not any("properties" in _object(schema) for schema in inner.values())
 
 
 def _enumerated(node: Mapping[str, Any]) -> Iterator[str]:
@@ -277,5 +277,5 @@ def _of_rules(ranges: Ranges, before: str) -> Iterator[EditorCompletion]:
         yield EditorCompletion(joining, joining)
 
 
-def _shown(one: EditorCompletion) -> dict[str, str]:
-    return {"label": one.label, "apply": one.apply, "detail": one.detail, "info": one.info}
+def _shown(completion: EditorCompletion) -> dict[str, str]:
+    return {"label": completion.label, "apply": completion.apply, "detail": completion.detail, "info": completion.info}

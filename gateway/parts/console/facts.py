@@ -55,7 +55,7 @@ def _against(label: str, attribute: str, limit: str) -> Callable[[Attributes], I
 
 
 def _outcome(told: Attributes) -> Iterator[HopFact]:
-    cached, outcome, reason = (told.get(one) for one in (names.CACHE_OUTCOME, names.OUTCOME, names.CACHE_REASON))
+    cached, outcome, reason = (told.get(name) for name in (names.CACHE_OUTCOME, names.OUTCOME, names.CACHE_REASON))
     if cached:
         yield HopFact("", f"{cached}, {reason}" if reason else cached, "good" if cached == "hit" else "")
     elif outcome:
@@ -86,7 +86,7 @@ def _route(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("conversation", f"{hardest:.2f} hard{since}")
     if told.get(names.IN_DOMAIN) is False:
         yield HopFact("classifier", "out of its domain: it abstains")
-    lists = (told.get(one, ()) for one in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
+    lists = (told.get(name, ()) for name in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
     for tier, ttft_ms, late, state in zip(*lists, strict=False):
         if state or late:
             yield HopFact(tier, state or f"would have been late: {milliseconds(ttft_ms)} to a first token", "bad")
@@ -108,7 +108,7 @@ def _beside(told: Attributes) -> Iterator[HopFact]:
 def _model(told: Attributes) -> Iterator[HopFact]:
     model = told.get(names.GEN_AI_RESPONSE_MODEL) or told.get(names.GEN_AI_REQUEST_MODEL) or told.get(names.EMBEDDER)
     if model:
-        yield HopFact("model", " at ".join(str(one) for one in (model, told.get(names.BACKEND)) if one))
+        yield HopFact("model", " at ".join(str(text) for text in (model, told.get(names.BACKEND)) if text))
 
 
 def _usage(told: Attributes) -> Iterator[HopFact]:

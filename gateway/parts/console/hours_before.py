@@ -57,7 +57,7 @@ class PeriodSums:
     @classmethod
     def of(cls, rows: Sequence[Mapping[str, Any]]) -> PeriodSums:
         """Return the sums of rows, of which each column may be None."""
-        return cls(*(math.fsum(row.get(one.name) or 0.0 for row in rows) for one in fields(cls)))
+        return cls(*(math.fsum(row.get(field.name) or 0.0 for row in rows) for field in fields(cls)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,14 @@ def moved(now: PeriodSums, before: PeriodSums) -> list[FigureMoved]:
     return found
 
 
-def _variance_of_cost(one: PeriodSums) -> float:
+def _variance_of_cost(sums: PeriodSums) -> float:
     """Return the variance of the mean cost of a request."""
-    mean = one.cost / one.requests
-    return max(one.cost_squares / one.requests - mean * mean, 0.0) / one.requests
+    mean = sums.cost / sums.requests
+    return max(sums.cost_squares / sums.requests - mean * mean, 0.0) / sums.requests
 
 
-def _ratio(one: float, other: float) -> float:
-    low, high = sorted((one, other))
+def _ratio(value: float, other: float) -> float:
+    low, high = sorted((value, other))
     return math.inf if low <= 0 < high else high / low if low > 0 else 1.0
 
 
@@ -123,7 +123,7 @@ class SurfaceComparison:
 
     def need(self, surface: str) -> Need:
         """Return what is to be said of it."""
-        texts = ", ".join(one.text for one in self.figures)
+        texts = ", ".join(figure.text for figure in self.figures)
         todo = "No change of its policy is known just before: look at prices, prompts, backends and verifiers."
         if self.change is not None:
             todo = f"Since {self.change.text}. Take it back, or see its requests before and after."
@@ -144,16 +144,16 @@ def compared(
     `rows` are its buckets of the span, `earlier` its row of BEFORE, `marks` all changes that are known.
     """
     width_s = span_ms / BUCKETS / 1000
-    own = sorted((one for one in marks if one.surface in ("", surface)), key=lambda one: one.at_s, reverse=True)
-    at = {one: math.ceil((one.at_s - from_ms / 1000) / width_s) for one in own}
-    changes = [one for one in own if one.kind == "policy" and 0 < at[one] < BUCKETS]
-    for split, change in (*((at[one], one) for one in changes), (0, None), (2 * BUCKETS // 3, None)):
+    own = sorted((mark for mark in marks if mark.surface in ("", surface)), key=lambda mark: mark.at_s, reverse=True)
+    at = {mark: math.ceil((mark.at_s - from_ms / 1000) / width_s) for mark in own}
+    changes = [mark for mark in own if mark.kind == "policy" and 0 < at[mark] < BUCKETS]
+    for split, change in (*((at[mark], mark) for mark in changes), (0, None), (2 * BUCKETS // 3, None)):
         old = [row for row in rows if row["bucket"] < split - (change is not None)]  # the change's own bucket is both
         new = [row for row in rows if row["bucket"] >= split]
         figures = moved(PeriodSums.of(new), PeriodSums.of([*old, *([] if earlier is None else [earlier])]))
         if figures:
             since_s = from_ms / 1000 + split * width_s if change is None else change.at_s
-            before = (one for one in own if since_s - BEFORE_S / 6 <= one.at_s <= since_s + width_s)
+            before = (mark for mark in own if since_s - BEFORE_S / 6 <= mark.at_s <= since_s + width_s)
             return SurfaceComparison(figures, since_s, change or next(before, None))
     return None
 
@@ -193,7 +193,7 @@ def gone(
     last = max((row["bucket"] for row in rows if row["bucket"] < BUCKETS - _LATELY), default=-1)
     since_s = from_ms / 1000 + (last + 1) * width_s
     change = max((one for one in marks if one.surface in ("", surface) and abs(one.at_s - since_s) < 2 * width_s + 60),
-                 key=lambda one: one.at_s, default=None)  # fmt: skip
+                 key=lambda mark: mark.at_s, default=None)  # fmt: skip
     what = (
         f"{surface}: {lately:,.0f} requests in the last {_LATELY * width_s / 60:,.0f} min, where {expected:,.0f} came "
         "in such a time before."

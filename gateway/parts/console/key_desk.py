@@ -142,12 +142,12 @@ class KeyDesk:
 
     async def owners(self, person: Person) -> list[dict[str, Any]]:
         """Return the teams and tenants of the store and of the config that the person may see."""
-        stored = {f"{one.kind}:{one.name}": one for one in await self._registry.owners()}
-        found = [one for _, one in sorted({**self._configured, **stored}.items()) if _may_see(person, one)]
-        spent = await self._spent([((one.kind, one.name), one.terms) for one in found])
+        stored = {f"{owner.kind}:{owner.name}": owner for owner in await self._registry.owners()}
+        found = [owner for _, owner in sorted({**self._configured, **stored}.items()) if _may_see(person, owner)]
+        spent = await self._spent([((owner.kind, owner.name), owner.terms) for owner in found])
         return [
-            {"kind": one.kind, "name": one.name, "limits": limits_in_words(one.terms), "budgets": budgets}
-            for one, budgets in zip(found, spent, strict=True)
+            {"kind": owner.kind, "name": owner.name, "limits": limits_in_words(owner.terms), "budgets": budgets}
+            for owner, budgets in zip(found, spent, strict=True)
         ]
 
     async def owner(self, person: Person, kind: str, name: str) -> OwnerRecord:
@@ -209,12 +209,12 @@ class KeyDesk:
 
     async def _spent(self, owners: Sequence[tuple[Owned, Terms]]) -> list[list[dict[str, Any]]]:
         """Return the budgets of each owner, as the counters that requests are held to have them."""
-        return [[_budget(one) for one in some] for some in await self._budgets.of_terms(owners)]
+        return [[_budget(standing) for standing in some] for some in await self._budgets.of_terms(owners)]
 
 
-def _budget(one: BudgetStanding) -> dict[str, Any]:
-    budget = one.account.budget
-    return {**one.shown(), "per": budget.per if budget else "", "zone": budget.zone if budget else ""}
+def _budget(standing: BudgetStanding) -> dict[str, Any]:
+    budget = standing.account.budget
+    return {**standing.shown(), "per": budget.per if budget else "", "zone": budget.zone if budget else ""}
 
 
 @contextlib.contextmanager

@@ -95,7 +95,7 @@ def _terms_at(form: Mapping[str, str], prefix: str) -> Terms:
             raise NotChanged(f"{(prefix + name).replace('_', ' ')}: {text!r} is no whole number from 1 on.")
         counts |= {name: int(text)} if text else {}
     try:
-        budgets = [Budget.read(one) for one in form.get(f"{prefix}budgets", "").split(",") if one.strip()]
+        budgets = [Budget.read(word) for word in form.get(f"{prefix}budgets", "").split(",") if word.strip()]
         return Terms.model_validate({**counts, "budgets": [budget.model_dump() for budget in budgets]})
     except ValidationError as error:
         raise NotChanged(error.errors()[0]["msg"].removeprefix("Value error, ") + ".") from None

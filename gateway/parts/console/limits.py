@@ -79,7 +79,7 @@ def limits_of(misses: Iterable[Mapping[str, Any]], limits_s: Mapping[str, float]
             row["missed"],
             may_miss(row["objective"]),
         )
-        for row in sorted(misses, key=lambda one: str(one["objective"]))
+        for row in sorted(misses, key=lambda row: str(row["objective"]))
         if row["dimension"] == "all"
     ]
 

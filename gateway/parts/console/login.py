@@ -79,16 +79,16 @@ class Login:
         """Return who signed in and what they wanted to see, by what the provider sent. Raises LoginFailed."""
         text, _, mark = cookie.rpartition(".")
         known = hmac.compare_digest(mark.encode("utf-8", "replace"), self._mark(text).encode())
-        one = LoginTry(*orjson.loads(base64.urlsafe_b64decode(text + "=="))) if known else None
-        if one is None or one.until < time.monotonic():
+        login = LoginTry(*orjson.loads(base64.urlsafe_b64decode(text + "=="))) if known else None
+        if login is None or login.until < time.monotonic():
             raise LoginFailed("This sign-in was not begun in this browser, or took longer than ten minutes.")
-        if not hmac.compare_digest(one.state.encode(), came.get("state", "").encode("utf-8", "replace")):
+        if not hmac.compare_digest(login.state.encode(), came.get("state", "").encode("utf-8", "replace")):
             raise LoginFailed("This sign-in is another one's (state).")
         if came.get("iss", self._config.issuer) != self._config.issuer:
             raise LoginFailed("This sign-in is another provider's (iss).")
         if "error" in came or not came.get("code"):
             raise LoginFailed(f"{self.name} let nobody in: {came.get('error', 'no code')[:100]}.")
-        return await self._person(came["code"], one), one.to
+        return await self._person(came["code"], login), login.to
 
     def _mark(self, text: str) -> str:
         """Return what shows that a cookie's text is ours, and of this process."""

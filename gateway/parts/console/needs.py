@@ -34,16 +34,16 @@ def limits_held(
     sums: dict[str, dict[str, Any]] = {}
     for row in misses:
         if row["dimension"] == "all" and may_miss(row["objective"]) != may_miss(GOODPUT):
-            one = sums.setdefault(
+            summed = sums.setdefault(
                 row["objective"], {"objective": row["objective"], "dimension": "all", "held": 0, "missed": 0}
             )
-            one["held"] += row["held"]
-            one["missed"] += row["missed"]
+            summed["held"] += row["held"]
+            summed["missed"] += row["missed"]
     return [*found, *limits_of(sums.values(), limits_s)]
 
 
 def state_of(limits: Sequence[SurfaceLimit]) -> str:
-    verdicts = {one.verdict for one in limits}
+    verdicts = {limit.verdict for limit in limits}
     return "needs" if "missed" in verdicts else "few" if "few" in verdicts or not limits else "well"
 
 
@@ -56,11 +56,11 @@ def verdict_of(needs: Sequence[Need], surfaces: Sequence[Mapping[str, Any]], spa
             "level": "bad",
             "text": f"{bad[0].what.rstrip('.')}." + (f" And {more} more to look at." if more else ""),
         }
-    requests = f"{sum(one['requests'] for one in surfaces):,} requests in the last {span}"
-    few = [one["surface"] for one in surfaces if one["state"] == "few"]
-    well = [one["surface"] for one in surfaces if one["state"] == "well"]
-    over = [one["surface"] for one in surfaces if one["state"] == "over"]
-    changed = [one["surface"] for one in surfaces if one["state"] == "changed"]
+    requests = f"{sum(surface['requests'] for surface in surfaces):,} requests in the last {span}"
+    few = [surface["surface"] for surface in surfaces if surface["state"] == "few"]
+    well = [surface["surface"] for surface in surfaces if surface["state"] == "well"]
+    over = [surface["surface"] for surface in surfaces if surface["state"] == "over"]
+    changed = [surface["surface"] for surface in surfaces if surface["state"] == "changed"]
     if not surfaces:
         text = f"No request in the last {span}"
     elif not well and not over and not changed:
@@ -118,7 +118,7 @@ def _missed(
         per: dict[str, int] = {}
         for row in of_each:
             per[row["objective"]] = per.get(row["objective"], 0) + row["missed"]
-        worst = max(per, key=lambda one: per[one], default="")
+        worst = max(per, key=lambda name: per[name], default="")
         what = f"{name}: {percent(surface['goodput'])} of requests were good, where {GOODPUT_OBJECTIVE:.0%} shall be"
         ended = surface["ended"]
         most_missed = f", {worst.replace('_', '.')} by {per[worst]:,}" if per.get(worst) else ""
@@ -139,7 +139,7 @@ def _missed(
             if row["objective"] == limit.name and row["dimension"] == "all" and 0 <= row["bucket"] < BUCKETS:
                 held[row["bucket"]] += row["held"]
                 missed[row["bucket"]] += row["missed"]
-    most = [text for one in ("tier_", "path_") if (text := _most(misses, worst, one))]
+    most = [text for prefix in ("tier_", "path_") if (text := _most(misses, worst, prefix))]
     what += f"; most of them {' and '.join(most)}" if most else ""
     time_of = trouble_in(held, missed, limit.may_miss)
     since = until = None

@@ -35,7 +35,7 @@ class CheckedText:
 
     def findings(self, more: Iterable[Problem] = ()) -> list[dict[str, Any]]:
         """Return the mistakes as plain values, by line; `more` are those that recorded requests show."""
-        found = [*[(one, False) for one in self.problems], *[(one, True) for one in more]]
+        found = [*[(problem, False) for problem in self.problems], *[(warning, True) for warning in more]]
         found.sort(key=lambda pair: (pair[0].line, pair[0].column))
         return [_finding(problem, self.text, recorded=recorded) for problem, recorded in found]
 

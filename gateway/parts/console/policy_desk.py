@@ -143,7 +143,7 @@ class PolicyDesk:
             edited = edited if unguarded is None else edited.with_problem(edited.document.locate(unguarded))
         return {
             "findings": edited.findings(more), "valid": edited.policy is not None,
-            "thresholds": [one.as_json() for one in thresholds], "requests": len(recorded.rows),
+            "thresholds": [threshold.as_json() for threshold in thresholds], "requests": len(recorded.rows),
             "query_ms": recorded.query_ms, "changes": None if same else _changes(old, edited),
         }  # fmt: skip
 
@@ -177,8 +177,8 @@ class PolicyDesk:
             raise NotApplied(f"There are no tests: no {file.stem}{SUFFIXES[0]} in {file.parent}.")
         with self._checker.file_of(text, file.name, whole=True) as edited:
             report = await self._report_of(["policy", "test", str(edited), "--json"], "the tests", edited)
-        tests = [test for one in report["files"] for test in one["tests"] if test["surface"] == surface]
-        [of_policy] = [one for one in report["policies"] if one["surface"] == surface] or [None]
+        tests = [test for file in report["files"] for test in file["tests"] if test["surface"] == surface]
+        [of_policy] = [result for result in report["policies"] if result["surface"] == surface] or [None]
         return {
             "file": beside_it[0].name, "passed": sum(test["passed"] for test in tests),
             "failed": [test for test in tests if not test["passed"]], "ms": sum(test["ms"] for test in tests),

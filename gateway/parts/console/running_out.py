@@ -44,29 +44,29 @@ class BudgetWatch:
             self._read_at, self._needs = time.monotonic(), []
             with contextlib.suppress(StoreUnavailable, KeysRefused):
                 found = await self._budgets.in_use()
-                keys = [one.account.owner for one in found if one.account.kind == "key"][:200]
+                keys = [standing.account.owner for standing in found if standing.account.kind == "key"][:200]
                 self._needs = list(budget_needs(found, await self._keys.names(keys), time.time()))
         return self._needs
 
 
 def budget_needs(budgets: Sequence[BudgetStanding], names: Mapping[str, str], now_s: float) -> Iterator[Need]:
     """Yield the budgets that are spent or run out, the most spent first; `names` are those of keys, by their ids."""
-    told = [need for one in budgets if (need := _budget_need(one, names, now_s)) is not None]
+    told = [need for standing in budgets if (need := _budget_need(standing, names, now_s)) is not None]
     yield from told[:_MOST]
     if (more := len(told) - _MOST) > 0:
         todo = "`tierline budgets show` lists them, the most spent first."
         yield Need("warn", f"{more} more budgets are spent or run out.", None, todo, "/usage")
 
 
-def _budget_need(one: BudgetStanding, names: Mapping[str, str], now_s: float) -> Need | None:
-    account = one.account
+def _budget_need(standing: BudgetStanding, names: Mapping[str, str], now_s: float) -> Need | None:
+    account = standing.account
     if not account.limit or account.window is None:
         return None
-    share, ends = one.spent / account.limit, account.ends
+    share, ends = standing.spent / account.limit, account.ends
     whose = f"{account.kind} {account.owner}"
     if account.kind == "key" and account.owner in names:
         whose = f"key {names[account.owner]} ({account.owner})"
-    of = f"{dollars(one.spent / NANO)} of {dollars(account.limit / NANO)}"
+    of = f"{dollars(standing.spent / NANO)} of {dollars(account.limit / NANO)}"
     per = "in all" if account.budget is None or account.budget.per == "total" else f"a {account.budget.per}"
     until = "" if ends is None else f" until {datetime.fromtimestamp(ends, UTC):%Y-%m-%d %H:%M} UTC"
     todo = "Raise it, or top it up: `tierline budgets topup`. See what it was spent on."
@@ -75,8 +75,8 @@ def _budget_need(one: BudgetStanding, names: Mapping[str, str], now_s: float) ->
         what = f"The budget of {whose} is spent: {of} {per}; its requests are refused{until}."
         return Need("bad", what, None, todo, href)
     runs_out = None
-    if ends is not None and now_s > account.window.begins and one.spent:
-        runs_out = now_s + (account.limit - one.spent) / (one.spent / (now_s - account.window.begins))
+    if ends is not None and now_s > account.window.begins and standing.spent:
+        runs_out = now_s + (account.limit - standing.spent) / (standing.spent / (now_s - account.window.begins))
     soon = runs_out is not None and ends is not None and share >= _AT_PACE and runs_out < min(ends, now_s + _SOON_S)
     if share < _NEARLY and not soon:
         return None

@@ -89,6 +89,6 @@ def _variance(sums: Sequence[float]) -> float:
     if not squares:
         return 0.0
     n = len(sums)
-    alike = math.fsum(one * other for one, other in itertools.pairwise(apart)) / squares
+    alike = math.fsum(step * other for step, other in itertools.pairwise(apart)) / squares
     alike = min(max((alike * n + 1) / (n - 3), 0.0), _MOST_ALIKE)
     return squares / (n - 7) * (1 + alike) / (1 - alike)

@@ -134,7 +134,7 @@ class StandingReader:
         self._gateway = gateway
         self._registry = PolicyRegistry(store)
         tiers = () if deployment is None else deployment.tiers
-        self._tier_of = {one.name: tier.name for tier in tiers for one in tier.backends}
+        self._tier_of = {backend.name: tier.name for tier in tiers for backend in tier.backends}
         self._known = StoreStanding(-math.inf)
         self._reading = asyncio.Lock()
 
@@ -179,7 +179,7 @@ class StandingReader:
         risks = await read_published(self._store)
         heartbeats = await self._store.latest(STREAM, _RECENT)
         was, breached = self._known.breached_since, {risk.surface for risk in risks if _breached(risk)}
-        pauses = {one.surface: one.at for one in entries if one.action == "pause"}
+        pauses = {entry.surface: entry.at for entry in entries if entry.action == "pause"}
         late = [state for state in states.values() if now - state.since > _GRACE_S]
         return StoreStanding(
             now,
@@ -191,8 +191,8 @@ class StandingReader:
             },
             workers=len(replicas),
             troubles=[
-                *((one.name, one.problem) for one in replicas if one.problem),
-                *(("", drift) for drift in sorted({drift for one in replicas for drift in one.drift})),
+                *((replica.name, replica.problem) for replica in replicas if replica.problem),
+                *(("", drift) for drift in sorted({drift for replica in replicas for drift in replica.drift})),
             ],
             changes=[
                 *(
@@ -202,9 +202,9 @@ class StandingReader:
                     if one.action != "seed"  # the first versions: nothing changed by them
                 ),
                 *(
-                    StandingMark("", "restart", one.started, f"worker {one.name} started")
-                    for one in replicas
-                    if one.started
+                    StandingMark("", "restart", replica.started, f"worker {replica.name} started")
+                    for replica in replicas
+                    if replica.started
                 ),
             ],
             paused_since=pauses,
@@ -228,7 +228,7 @@ def is_passing(since_s: float | None, cause: str = "") -> bool:
 
 def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
     """Yield every backend, cheapest tier first, as the gateway says that it stands; none if it is silent."""
-    out = {one.backend: one.reason for one in standing.out}
+    out = {ejection.backend: ejection.reason for ejection in standing.out}
     for tier, told in (standing.readiness.get("tiers") or {}).items():
         for backend, own in told["backends"].items():
             said = str(own["state"])
@@ -249,7 +249,7 @@ def _headroom(limits: Mapping[str, Mapping[str, float | None]] | None) -> str:
     if shares:
         unit = min(shares, key=shares.__getitem__)
         return f"{percent(shares[unit], 0)} of {_UNITS[unit]} left"
-    return ", ".join(f"{one['left']:,.0f} {_UNITS[unit]} left" for unit, one in limits.items())
+    return ", ".join(f"{limit['left']:,.0f} {_UNITS[unit]} left" for unit, limit in limits.items())
 
 
 def chips_of(
@@ -295,15 +295,15 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
         todo = "See whether it runs: clients get no answer if it does not. Its address is console.gateway's."
         yield Need("bad", standing.silence, None, todo, "/requests")
     yield from _degraded(standing)
-    for one in standing.out:
-        if is_passing(one.since_s, one.cause):
+    for ejection in standing.out:
+        if is_passing(ejection.since_s, ejection.cause):
             continue
-        tier = reader.tier_of(one.backend)
+        tier = reader.tier_of(ejection.backend)
         where = f" of tier {tier}" if tier else ""
-        about = "At least since then. " if one.at_least else ""
-        level = "bad" if one.cause in REFUSALS else "warn"
-        yield Need(level, f"Backend {one.backend}{where} is not called: {one.reason}", one.since_s,
-                   about + _TODO[one.cause], "/requests?is=failed")  # fmt: skip
+        about = "At least since then. " if ejection.at_least else ""
+        level = "bad" if ejection.cause in REFUSALS else "warn"
+        yield Need(level, f"Backend {ejection.backend}{where} is not called: {ejection.reason}", ejection.since_s,
+                   about + _TODO[ejection.cause], "/requests?is=failed")  # fmt: skip
     yield from _breaches(standing)
     for worker, trouble in standing.troubles:
         if worker:
@@ -314,7 +314,7 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
             yield Need("warn", trouble, None, todo, "/policies")
     told = {worker for worker, _ in standing.troubles}
     for name, workers in standing.lagging.items():
-        lagging = [one for one in workers if one not in told]
+        lagging = [worker for worker in workers if worker not in told]
         if lagging:
             what = f"{name}: {len(lagging)} of {standing.workers} workers have another version than the one in force"
             todo = f"Restart {', '.join(lagging)}, or look at the log there."
@@ -357,8 +357,8 @@ def _degraded(standing: StoreStanding) -> Iterator[Need]:
     if status == "degraded" and "degraded" not in standing.readiness:
         yield Need("warn", "The gateway says that it is degraded, and not to whom it may say what.", None,
                    "Name the admin's key: console.gateway_key_env.", "/requests")  # fmt: skip
-    told = [f"backend {one.backend}:" for one in standing.out]
-    told += [f"semantic cache of {one.surface}{sign}" for one in standing.risks if _breached(one) for sign in ":,"]
+    told = [f"backend {ejection.backend}:" for ejection in standing.out]
+    told += [f"semantic cache of {risk.surface}{sign}" for risk in standing.risks if _breached(risk) for sign in ":,"]
     told += ["policies:"] if standing.troubles else []
     for line, since_s in standing.degraded_since.items():
         if line.startswith(tuple(told)) or (line.startswith(_PASSING) and is_passing(since_s)):

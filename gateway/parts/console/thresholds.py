@@ -129,7 +129,7 @@ def thresholds_of(policy: Policy, document: Document, recorded: RecordedRequests
         *_confidences(policy, document, recorded),
         *_similarities(policy, document, recorded),
     ]
-    return sorted(found, key=lambda one: one.limits[0].line)
+    return sorted(found, key=lambda threshold: threshold.limits[0].line)
 
 
 def against_record(policy: Policy, document: Document, recorded: RecordedRequests) -> list[Problem]:
@@ -141,14 +141,14 @@ def with_earlier(edited: Sequence[Threshold], before: Sequence[Threshold]) -> li
     """Return the thresholds of an edit, each with the values in force, and what they say, where those are others."""
     known = dict(zip(_names(before), before, strict=True))
     found = []
-    for name, one in zip(_names(edited), edited, strict=True):
+    for name, threshold in zip(_names(edited), edited, strict=True):
         values = {limit.name: limit.value for limit in known[name].limits} if name in known else {}
         limits = tuple(
             replace(limit, before=values[limit.name]) if values.get(limit.name, limit.value) != limit.value else limit
-            for limit in one.limits
+            for limit in threshold.limits
         )
-        moved = limits != one.limits
-        found.append(replace(one, limits=limits, says_in_force=known[name].says) if moved else one)
+        moved = limits != threshold.limits
+        found.append(replace(threshold, limits=limits, says_in_force=known[name].says) if moved else threshold)
     return found
 
 
@@ -156,8 +156,8 @@ def _names(thresholds: Sequence[Threshold]) -> list[tuple[str, str, str, int]]:
     """Return a name for each threshold: its key, quantity and tier, and how many of the same come before it."""
     seen: Counter[tuple[str, str, str]] = Counter()
     names = []
-    for one in thresholds:
-        name = (one.key, one.quantity, one.limits[0].name if one.unit != "ms" else "")
+    for threshold in thresholds:
+        name = (threshold.key, threshold.quantity, threshold.limits[0].name if threshold.unit != "ms" else "")
         names.append((*name, seen[name]))
         seen[name] += 1
     return names
@@ -189,7 +189,7 @@ def _made(
 
 
 def _below(ordered: Sequence[float], value: float) -> float | None:
-    return sum(one < value for one in ordered) / len(ordered) if ordered else None
+    return sum(score < value for score in ordered) / len(ordered) if ordered else None
 
 
 def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) -> Iterator[Threshold]:
@@ -228,7 +228,7 @@ def _objectives(policy: Policy, document: Document, recorded: RecordedRequests) 
                 f"{percent(1 - (_below(ordered, limit) or 0.0))} longer than {name} ({text})"
                 for name, limit, text, _ in own
             ]
-            says = f"{over[0].replace(' longer', ' take longer')}{''.join(f', {one}' for one in over[1:])}."
+            says = f"{over[0].replace(' longer', ' take longer')}{''.join(f', {stage}' for stage in over[1:])}."
             yield _made(("slo", *what.split("_")), quantity, "ms", own, values, f"{len(values):,} {among}", says)
 
 
@@ -244,7 +244,7 @@ def _starts(policy: Policy, document: Document, recorded: RecordedRequests) -> I
             those = [
                 values[name]
                 for _, values in seen
-                if values[name] is not None and all(one.holds(values) for one in rest)
+                if values[name] is not None and all(rule.holds(values) for rule in rest)
             ]
             held = sum(part.holds({name: number}) for number in those)
             among = f"{len(those):,} of {len(recorded.inputs):,} requests"

@@ -131,8 +131,8 @@ class Timeline:
 
         `queued`: only its wait in a queue, or only the rest of it.
         """
-        parts = (one for one in self.path if one.number == number and queued in (None, one.queued))
-        return sum(one.end_ms - one.start_ms for one in parts)
+        parts = (part for part in self.path if part.number == number and queued in (None, part.queued))
+        return sum(part.end_ms - part.start_ms for part in parts)
 
     @property
     def total_ms(self) -> float:

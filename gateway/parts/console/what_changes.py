@@ -43,7 +43,7 @@ def what_changes(ledger: Mapping[str, Any], timeline: Timeline, hedge: Hedge | N
     """Return what would have changed a request. `hedge` are its policy's rules of hedging; None without any."""
     bars = timeline.bars
     return [
-        *(one for bar in bars if bar.name == names.ATTEMPT for one in _of_verdict(ledger, bar)),
+        *(change for bar in bars if bar.name == names.ATTEMPT for change in _of_verdict(ledger, bar)),
         *_of_hedge(ledger, bars, hedge),
         *_of_lookups(bars),
         *_of_limits(ledger, timeline),
@@ -52,7 +52,7 @@ def what_changes(ledger: Mapping[str, Any], timeline: Timeline, hedge: Hedge | N
 
 def tried_as(change: WhatChanges, numbers: Sequence[PolicyNumber]) -> tuple[str, str] | None:
     """Return the name and the value by which What if tries a change; None where the policy has no such number."""
-    number = next((one for one in numbers if one.name == change.key), None)
+    number = next((number for number in numbers if number.name == change.key), None)
     if number is None or change.value is None:
         return None
     if number.unit in _UNIT_S:
@@ -191,7 +191,7 @@ def _of_limits(ledger: Mapping[str, Any], timeline: Timeline) -> Iterator[WhatCh
         text = f"slo.ttft.p99 below {milliseconds(first)} (it was due after {due}): missed"
         yield WhatChanges("The first token", text, "slo.ttft.p99", first / 1000 * 0.99)
         return
-    parts = [(min(one.end_ms, first) - one.start_ms, one) for one in timeline.path if one.start_ms < first]
+    parts = [(min(part.end_ms, first) - part.start_ms, part) for part in timeline.path if part.start_ms < first]
     took, longest = max(parts, key=lambda part: part[0], default=(0.0, None))
     labels = {bar.number: bar.label for bar in timeline.bars}
     if longest is not None and longest.number is not None:

@@ -65,7 +65,7 @@ class WrongHitDesk:
         """Undo it, and return what came back."""
         row, hit = await self._hit_of(request_id, at_ms)
         ratings = await self._ratings(row)
-        others = [one["score"] for one in ratings if one["comment"] not in (COMMENT, UNDONE)]
+        others = [rating["score"] for rating in ratings if rating["comment"] not in (COMMENT, UNDONE)]
         score = None if others and others[0] == 0.0 else others[0] if others else 1.0
         back = await self._wrong.undo(
             hit, surface=row["surface"], tenant=row["tenant"], request_id=request_id, score=score

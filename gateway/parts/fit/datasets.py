@@ -292,7 +292,7 @@ def read_answers(paths: Sequence[Path], model: str) -> tuple[list[tuple[str, str
 def _row(row: Json) -> LabelledRow:
     if not isinstance(text := row["prompt"], str):
         raise ValueError(f"prompt is a text, not {_shown(text)}")
-    if not isinstance(models := row["models"], dict) or not all(isinstance(one, dict) for one in models.values()):
+    if not isinstance(models := row["models"], dict) or not all(isinstance(model, dict) for model in models.values()):
         raise ValueError(f"models is an object of objects, not {_shown(models)}")
     answers = {name: _answer(model) for name, model in models.items()}
     prompt = whole_text(unwrapped(text), "prompt")
@@ -381,7 +381,7 @@ def _named(names: Sequence[str], models: Sequence[str], role: str) -> str | None
     if not names:
         return None
     for name in names:
-        if name in models or all(one in models for one in name.split("+")):
+        if name in models or all(word in models for word in name.split("+")):
             return name
     there = ", ".join(models)
     raise DataError(f"none of {', '.join(names)} is among the models of the file: {there}; name one by --{role}")
@@ -402,7 +402,7 @@ def _answer_of(name: str, row: LabelledRow) -> LabelledAnswer | None:
     """Return the answer of a model, or of a class of models (`A+B`) the mean correctness of those that answered."""
     if name in row.answers:
         return row.answers[name]
-    some = [row.answers[one].correct for one in name.split("+") if one in row.answers]
+    some = [row.answers[word].correct for word in name.split("+") if word in row.answers]
     return LabelledAnswer(math.fsum(some) / len(some)) if some else None
 
 

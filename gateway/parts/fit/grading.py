@@ -68,18 +68,18 @@ def words_of(text: str) -> list[str]:
 def _choice(answer: str, accepted: Sequence[str]) -> bool:
     letter = letter_of(answer)
     if letter is None:
-        return _text(answer, [one for one in accepted if len(one.strip()) > 1])
-    return letter in {one.strip().upper() for one in accepted}
+        return _text(answer, [text for text in accepted if len(text.strip()) > 1])
+    return letter in {text.strip().upper() for text in accepted}
 
 
 def _number(answer: str, accepted: Sequence[str]) -> bool:
     number = number_of(answer)
-    return number is not None and number in {number_of(one) for one in accepted}
+    return number is not None and number in {number_of(text) for text in accepted}
 
 
 def _text(answer: str, accepted: Sequence[str]) -> bool:
     padded = f" {' '.join(words_of(answer))} "
-    return any(f" {' '.join(words)} " in padded for one in accepted if (words := words_of(one)))
+    return any(f" {' '.join(words)} " in padded for text in accepted if (words := words_of(text)))
 
 
 def _yes_no(answer: str, accepted: Sequence[str]) -> bool:

@@ -152,9 +152,9 @@ def surface_qualities(rows: Sequence[Ledger], labels: Sequence[Label]) -> dict[t
     for label in labels:
         of_surface.setdefault(label["surface"], []).append(label)
     return {
-        (surface, tier): one
+        (surface, tier): quality
         for surface in sorted({*alone, *of_surface})
-        for tier, one in tier_qualities(of_surface.get(surface, []), feedback, alone.get(surface, {})).items()
+        for tier, quality in tier_qualities(of_surface.get(surface, []), feedback, alone.get(surface, {})).items()
     }
 
 
@@ -170,8 +170,8 @@ def against_holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
         arms[name] = {"requests": len(own), "labels": len(opinions[-1].people), "score": None}
     spoken = in_one_word(opinions)
     if spoken is None:
-        for arm, one in zip(arms.values(), opinions, strict=True):
-            arm["score"] = estimate(one).value if arm["labels"] else None
+        for arm, opinion in zip(arms.values(), opinions, strict=True):
+            arm["score"] = estimate(opinion).value if arm["labels"] else None
         return {**arms, "word": None, "difference": None, "interval_95": None}
     word, qualities = spoken
     for arm, quality in zip(arms.values(), qualities, strict=True):

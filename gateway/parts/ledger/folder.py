@@ -170,7 +170,7 @@ class TableFiles:
         if len(run) < least and not full:
             return None
         merged = self._segment(run[0].first, run[-1].last)
-        paths = quoted_list(one.path for one in run)
+        paths = quoted_list(segment.path for segment in run)
         try:
             self._write(merged.path, f"SELECT * FROM read_parquet({paths}, union_by_name = true)")
         except OSError:
@@ -182,7 +182,7 @@ class TableFiles:
     def drop_before(self, oldest: float) -> int:
         """Delete segments whose last entry is older than this Unix time; return how many."""
         there = [*segments_of(self._folder, self.table.name), *set_aside(self._folder, self.table.name)]
-        old = [one for one in there if one.last[0] / 1000 < oldest]
+        old = [segment for segment in there if segment.last[0] / 1000 < oldest]
         for segment in old:
             segment.path.unlink()
         return len(old)
@@ -196,11 +196,11 @@ class TableFiles:
         found = {}
         if segments:
             with _duckdb() as database:
-                for one in segments:
-                    if why := why_damaged(database, self.table, one.path, whole=whole):
-                        one.path.open("rb").close()  # raises OSError where files cannot be opened: no damage
-                        found[one.path] = why
-                        one.path.rename(one.path.with_name(f"{one.path.name}{_DAMAGED}"))
+                for segment in segments:
+                    if why := why_damaged(database, self.table, segment.path, whole=whole):
+                        segment.path.open("rb").close()  # raises OSError where files cannot be opened: no damage
+                        found[segment.path] = why
+                        segment.path.rename(segment.path.with_name(f"{segment.path.name}{_DAMAGED}"))
         self.damaged |= found
         return bool(found)
 
@@ -293,8 +293,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 def segments_of(folder: Path, table: str, damaged: Container[Path] = ()) -> list[Segment]:
     """Return a table's segments, oldest first, without those whose entries another one has, and the `damaged`."""
-    everything = [one for one in _all_segments(folder, table) if one.path not in damaged]
-    return [one for one in everything if not any(one.within(other) for other in everything)]
+    everything = [segment for segment in _all_segments(folder, table) if segment.path not in damaged]
+    return [segment for segment in everything if not any(segment.within(other) for other in everything)]
 
 
 def set_aside(folder: Path, table: str) -> list[Segment]:
@@ -377,7 +377,7 @@ def _all_segments(folder: Path, table: str) -> list[Segment]:
         match = _SEGMENT.fullmatch(path.name)
         if match is not None and match[1] == table:
             found.append(segment_of(path))
-    return sorted(found, key=lambda one: (one.first, one.last))
+    return sorted(found, key=lambda segment: (segment.first, segment.last))
 
 
 def _place(row: Row) -> Place:

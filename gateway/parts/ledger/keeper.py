@@ -93,7 +93,7 @@ class Keeper:
         """Leave in the store what the surfaces' tiers are worth. Raises ArchiveError, QueryError, StoreUnavailable."""
         worth = await asyncio.to_thread(tier_worth, self._folder)
         if worth:
-            pairs = [part for name, one in worth.items() for part in (name.encode(), orjson.dumps(one))]
+            pairs = [part for name, figures in worth.items() for part in (name.encode(), orjson.dumps(figures))]
             await self._store.ask([Command((b"HSET", TIER_WORTH.encode(), *pairs))], READ_S)
 
     async def _tell_worth(self) -> None:

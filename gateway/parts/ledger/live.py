@@ -98,7 +98,7 @@ class LiveArchive:
     @property
     def damaged(self) -> dict[Path, str]:
         """The files of the ledger that cannot be read and are left out, each with the reason."""
-        return {file: why for one in self._segments.values() for file, why in one.damaged.items()}
+        return {file: why for segment in self._segments.values() for file, why in segment.damaged.items()}
 
     def start(self) -> None:
         """Follow the streams on the running event loop."""
@@ -378,7 +378,7 @@ class LiveArchive:
 
     def _take_over(self, table: Table) -> None:
         read = self._segments[table.name]
-        if [one.path for one in read.listed(self._folder)] == list(read.files):
+        if [segment.path for segment in read.listed(self._folder)] == list(read.files):
             return
         with self._changing():
             self._replace_segments(table, read)

@@ -65,12 +65,12 @@ def surface_labels(found: Mapping[str, Iterable[Row]]) -> dict[str, SurfaceLabel
         of(row).rows.append(row)
     for row in found["scores"]:
         of(row).feedback[row["tenant"], row["request_id"]] = float(row["score"])
-    labelled = {(row["tenant"], row["request_id"]) for one in surfaces.values() for row in one.rows}
+    labelled = {(row["tenant"], row["request_id"]) for surface in surfaces.values() for row in surface.rows}
     for row in found["rated"]:
-        one = of(row)
-        one.rated.append(row)
+        surface = of(row)
+        surface.rated.append(row)
         if (row["tenant"], row["request_id"]) not in labelled:
-            one.unjudged.setdefault(row["tier"], []).append(float(row["score"]))
+            surface.unjudged.setdefault(row["tier"], []).append(float(row["score"]))
     for row in found["shadows"]:
         pair = row["conversation"], row["new"], row["present"], row["better"]
         of(row).shadows.setdefault(row["candidate"], []).append(pair)

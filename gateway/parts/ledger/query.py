@@ -104,7 +104,7 @@ def ask_typed(database: duckdb.DuckDBPyConnection, sql: str) -> Any:
     import duckdb
 
     try:
-        kinds = [one.type for one in database.extract_statements(_EXPLAIN.sub("", sql))]
+        kinds = [statement.type for statement in database.extract_statements(_EXPLAIN.sub("", sql))]
     except duckdb.Error as error:
         raise QueryError(str(error)) from None
     if kinds != [duckdb.StatementType.SELECT]:

@@ -76,16 +76,16 @@ def net_saving(sums: Mapping[str, float]) -> NetSaving | None:
 
 def sums_of(ledgers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the SAVING_SUMS of recorded requests."""
-    known = [one for one in ledgers if is_compared(one)]
-    saved = [one["counterfactual_usd"] - one["cost_usd"] for one in known]
-    estimated = [estimated_cost(one) for one in known]
+    known = [ledger for ledger in ledgers if is_compared(ledger)]
+    saved = [ledger["counterfactual_usd"] - ledger["cost_usd"] for ledger in known]
+    estimated = [estimated_cost(ledger) for ledger in known]
     return {
         "known": len(known),
         "saved": math.fsum(saved),
         "squares": math.fsum(value * value for value in saved),
-        "alone": math.fsum(one["counterfactual_usd"] for one in known),
+        "alone": math.fsum(ledger["counterfactual_usd"] for ledger in known),
         "estimated": sum(
-            bool(one.get("answer_estimated")) or usd > 0 for one, usd in zip(known, estimated, strict=True)
+            bool(ledger.get("answer_estimated")) or usd > 0 for ledger, usd in zip(known, estimated, strict=True)
         ),
         "estimated_usd": math.fsum(estimated),
     }

@@ -46,10 +46,10 @@ class ReadSegments:
         Raises FileNotFoundError if one was merged or deleted meanwhile.
         """
         self.damaged = {file: why for file, why in self.damaged.items() if file.exists()}
-        for one in set_aside(folder.resolve(), self.table.name):
-            self.leave_out(one.path, "the keeper of the ledger has set it aside")
+        for damaged in set_aside(folder.resolve(), self.table.name):
+            self.leave_out(damaged.path, "the keeper of the ledger has set it aside")
         while True:
-            files = [one.path for one in self.listed(folder)]
+            files = [segment.path for segment in self.listed(folder)]
             columns = {file: self._columns.get(file) or self._checked(file) for file in files}
             if all(columns.values()):  # else some of them are known to be damaged now
                 break

@@ -47,5 +47,5 @@ def worth_of(labels: SurfaceLabels, length: Mapping[str, Any]) -> dict[str, Any]
         "word": word,
         "tokens_in": length["tokens_in"],
         "tokens_out": length["tokens_out"],
-        "tiers": {tier: [one.value, one.low, one.high] for tier, one in qualities.items()},
+        "tiers": {tier: [quality.value, quality.low, quality.high] for tier, quality in qualities.items()},
     }

@@ -100,7 +100,7 @@ async def look(environ: Environ, servers: Mapping[str, str], key_env: str = "") 
         found = list(offered(environ))
         far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in found if not one.auth]
         places = await asyncio.gather(*near, *far)
-    places += [ModelServer(one.name, url, None, one) for one, url in found if one.auth]
+    places += [ModelServer(provider.name, url, None, provider) for provider, url in found if provider.auth]
     return [place for place in places if place.provider is not None or place.models or place.refused]
 
 
@@ -140,7 +140,7 @@ async def _listed(
             reply = await client.get(f"{url}/models", headers=headers)
         refused = reply.status_code in (401, 403)
         listed = orjson.loads(reply.content)["data"] if reply.status_code == 200 else None
-        models = None if listed is None else tuple(str(one["id"]).removeprefix("models/") for one in listed)
+        models = None if listed is None else tuple(str(model["id"]).removeprefix("models/") for model in listed)
         contexts = contexts_in(listed) if listed and provider is None else contexts
     except (
         TimeoutError,
@@ -196,16 +196,16 @@ def _cheapest(offers: Sequence[Rung]) -> Rung | None:
         usd = rung.usd(*known_providers().typical["chat"])
         return math.inf if usd is None else round(usd * 1000, 2)
 
-    found = min(offers, key=lambda one: (one.lacks, cost(one), not one.logprobs), default=None)
+    found = min(offers, key=lambda offer: (offer.lacks, cost(offer), not offer.logprobs), default=None)
     if found is None or len(offers) == 1:
         return found
 
     def shown(rung: Rung) -> str:
         return "its price is not known" if math.isinf(cost(rung)) else f"${cost(rung):.2f}"
 
-    others = ", ".join(f"{one.model} {shown(one)}" for one in offers if one is not found)
-    signal = "with log-probabilities, " if found.logprobs and not all(one.logprobs for one in offers) else ""
-    blind = " (not all see pictures)" if found.lacks < max(one.lacks for one in offers) else ""
+    others = ", ".join(f"{offer.model} {shown(offer)}" for offer in offers if offer is not found)
+    signal = "with log-probabilities, " if found.logprobs and not all(offer.logprobs for offer in offers) else ""
+    blind = " (not all see pictures)" if found.lacks < max(offer.lacks for offer in offers) else ""
     own = shown(found) if math.isinf(cost(found)) else f"{shown(found)} per 1,000 chats"
     return replace(found, why=f"{signal}{own}; others: {others}{blind}")
 
@@ -221,8 +221,8 @@ def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
         price = None if rung.facts is None else rung.facts.price
         return math.inf if price is None or not price.input else round(abs(math.log(price.input / about)), 1)
 
-    given = [one for one in offers if small is None or (one.place, one.model) != (small.place, small.model)]
-    found = min(given, key=lambda one: (one.lacks, apart(one), one.place is below), default=None)
+    given = [offer for offer in offers if small is None or (offer.place, offer.model) != (small.place, small.model)]
+    found = min(given, key=lambda offer: (offer.lacks, apart(offer), offer.place is below), default=None)
     if found is None or len(given) == 1:
         return found
     why = f"its price is nearest ${about:g} per million tokens in"

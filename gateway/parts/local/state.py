@@ -84,9 +84,9 @@ def claim(path: Path) -> Iterator[StateFolder]:
     """
     folder = StateFolder(path)
     try:
-        for one in (path, folder.logs, folder.store):
-            one.mkdir(mode=0o700, parents=True, exist_ok=True)
-            one.chmod(0o700)  # an existing folder may be readable by others, and logs and answers are private
+        for private in (path, folder.logs, folder.store):
+            private.mkdir(mode=0o700, parents=True, exist_ok=True)
+            private.chmod(0o700)  # an existing folder may be readable by others, and logs and answers are private
         lock = (path / "lock").open("a")
     except OSError as error:
         raise CannotStart(f"cannot write to the state folder {path}: {error.strerror or error}") from error

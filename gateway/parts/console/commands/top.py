@@ -107,7 +107,7 @@ def _span(text: str) -> str:
 def screen(data: Mapping[str, Any], width: int) -> RenderableType:
     """Return the screen of the page's data (`gateway.parts.console.views.now`) for a terminal of `width` columns."""
     surfaces: Sequence[Mapping[str, Any]] = data["surfaces"]
-    per_second = sum(one["per_second"] for one in surfaces)
+    per_second = sum(surface["per_second"] for surface in surfaces)
     clock = time.strftime("%H:%M:%S", time.localtime(data["now_s"]))
     parts: list[RenderableType] = [
         Text(f"tierline top  {clock}  last {data['span']}  {per_second:.1f} requests/s", style="bold"),

@@ -71,7 +71,7 @@ class AgentTools:
         return _plain(
             {
                 "since": since,
-                "surfaces": [{name: one[name] for name in _OF_SURFACE} for one in data["surfaces"]],
+                "surfaces": [{name: surface[name] for name in _OF_SURFACE} for surface in data["surfaces"]],
                 "needs": data["needs"],
             }
         )
@@ -187,7 +187,7 @@ def _hop(bar: Bar, lines: Mapping[str, int], slow: Mapping[int, float], *, attri
         "error": bar.error,
         "served": bar.served or None,
         "reasons": bar.reasons,
-        "policy": [{"key": one.key, "line": lines.get(one.key), "what": one.what, "ms": one.ms} for one in bar.keys],
+        "policy": [{"key": key.key, "line": lines.get(key.key), "what": key.what, "ms": key.ms} for key in bar.keys],
         "budget_left_ms": bar.budget_ms,
         "attributes": bar.attributes if attributes else None,
     }

@@ -31,20 +31,20 @@ def moves(rows: Sequence[Mapping[str, Any]]) -> Markup:
          max(_THINNEST, row["requests"] / total * _TALLEST))
         for row in rows
     ]  # fmt: skip
-    before = _ends([(one, thick) for one, _, _, thick in ribbons])
+    before = _ends([(node, thick) for node, _, _, thick in ribbons])
     after = _ends([(other, thick) for _, other, _, thick in ribbons])
     height = max(sum(high + _GAP for _, high in ends.values()) for ends in (before, after))
     used_before, used_after = dict.fromkeys(before, 0.0), dict.fromkeys(after, 0.0)
     drawn = []
-    for one, other, count, thick in ribbons:
-        y, z = _middle(before, one) + used_before[one], _middle(after, other) + used_after[other]
-        y, z = y - _used(ribbons, one, 0) / 2, z - _used(ribbons, other, 1) / 2
-        used_before[one] += thick
+    for node, other, count, thick in ribbons:
+        y, z = _middle(before, node) + used_before[node], _middle(after, other) + used_after[other]
+        y, z = y - _used(ribbons, node, 0) / 2, z - _used(ribbons, other, 1) / 2
+        used_before[node] += thick
         used_after[other] += thick
         upper = f"M0,{y:.1f} C50,{y:.1f} 50,{z:.1f} 100,{z:.1f}"
         y, z = y + thick, z + thick
         curve = f"{upper} V{z:.1f} C50,{z:.1f} 50,{y:.1f} 0,{y:.1f} Z"
-        words = f"{_name(one)} to {_name(other)}: {count:,.0f} requests"
+        words = f"{_name(node)} to {_name(other)}: {count:,.0f} requests"
         drawn.append(tag("path", tag("title", words), d=curve, class_=f"move to-{other[0].split('-')[0] or 'none'}"))
     middle = tag(
         "svg", joined(drawn), x=share(_LEFT), width=share(_RIGHT - _LEFT), y=0, height=f"{height:.0f}",
@@ -54,7 +54,7 @@ def moves(rows: Sequence[Mapping[str, Any]]) -> Markup:
         *_texts(before, ribbons, 0, x=_LEFT - 0.015, anchor="end"),
         *_texts(after, ribbons, 1, x=_RIGHT + 0.015, anchor="start"),
     ]
-    text = "; ".join(f"{count:,.0f} from {_name(one)} to {_name(other)}" for one, other, count, _ in ribbons)
+    text = "; ".join(f"{count:,.0f} from {_name(node)} to {_name(other)}" for node, other, count, _ in ribbons)
     return tag(
         "svg", joined([tag("title", f"Requests that move: {text}"), middle, *texts]), class_="flows", width="100%",
         height=f"{height:.0f}", role="img", aria_label=f"Requests that move: {text}",

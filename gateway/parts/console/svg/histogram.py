@@ -130,7 +130,7 @@ def _labels(scale: HistogramScale, marks: Sequence[Mark]) -> list[tuple[Mark, st
         anchor = "end" if at > _RIGHT else "start"
         left, right = (at - width, at) if anchor == "end" else (at, at + width)
         row = 0
-        while any(one == row and left < end and start < right for start, end, one in placed):
+        while any(line == row and left < end and start < right for start, end, line in placed):
             row += 1
         placed.append((left, right, row))
         found.append((mark, anchor, row))

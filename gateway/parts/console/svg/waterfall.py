@@ -30,7 +30,7 @@ def bar(timeline: Timeline, hop: Bar) -> Markup:
     shapes = [
         tag("rect", title, x=share(left), y=y, width=share(width), height=_BAR, rx=2, class_=f"bar {hop.kind}{state}")
     ]
-    shapes += [_critical(timeline, one) for one in timeline.path if one.number == hop.number]
+    shapes += [_critical(timeline, segment) for segment in timeline.path if segment.number == hop.number]
     called = timeline.x(hop.start_ms + hop.queue_ms)
     if hop.queue_ms:
         words = tag("title", f"waited {milliseconds(hop.queue_ms)} in the queue")
@@ -137,7 +137,7 @@ def path_parts(timeline: Timeline) -> list[tuple[str, float]]:
         if bar.queue_ms
     ]
     parts.append(("between the hops", timeline.critical_ms(None) / total))
-    return sorted(((label, part) for label, part in parts if part >= 0.0005), key=lambda one: -one[1])
+    return sorted(((label, part) for label, part in parts if part >= 0.0005), key=lambda pair: -pair[1])
 
 
 def _height(part: float) -> float:
@@ -179,7 +179,7 @@ def axis(timeline: Timeline) -> Markup:
 def marks(timeline: Timeline) -> Markup:
     """Draw the lines through all rows: grid, first byte, target and deadline. It lies behind the rows."""
     shapes = [_line(timeline.x(at_ms), "grid") for at_ms, _ in timeline.ticks()]
-    shapes += [_line(timeline.x(one.at_ms), f"mark {one.kind}") for one in timeline.moments]
+    shapes += [_line(timeline.x(moment.at_ms), f"mark {moment.kind}") for moment in timeline.moments]
     return tag("svg", joined(shapes), class_="marks", width="100%", height="100%", aria_hidden="true")
 
 

@@ -195,14 +195,14 @@ class CacheView:
 
     async def _stored(self) -> dict[str, Any]:
         if self._sizes is None or time.monotonic() - self._sizes[0] > _FRESH_S:
-            scopes = [scope_shown(one) for one in await self._administration.stats()]
-            scopes.sort(key=lambda one: -one["bytes"])
+            scopes = [scope_shown(stats) for stats in await self._administration.stats()]
+            scopes.sort(key=lambda scope: -scope["bytes"])
             shown = {
                 "scopes": scopes[:SCOPES],
                 "left_out": max(0, len(scopes) - SCOPES),
-                "entries": sum(one["entries"] for one in scopes),
-                "bytes": sum(one["bytes"] for one in scopes),
-                "purged": sum(one["entries"] for one in scopes if not one["current"]),
+                "entries": sum(scope["entries"] for scope in scopes),
+                "bytes": sum(scope["bytes"] for scope in scopes),
+                "purged": sum(scope["entries"] for scope in scopes if not scope["current"]),
             }
             self._sizes = time.monotonic(), shown
         return self._sizes[1]
@@ -227,7 +227,7 @@ class CacheView:
             f"WHERE request_id IN ({ids}) GROUP BY ALL",
             given,
         )
-        scores = {(one["tenant"], one["request_id"]): one["score"] for one in said}
+        scores = {(rating["tenant"], rating["request_id"]): rating["score"] for rating in said}
         return [_hit_shown(row, scores.get((row["tenant"], row["request_id"]))) for row in rows]
 
 
@@ -255,7 +255,7 @@ def surfaces_served(buckets: Sequence[Mapping[str, Any]], saved: Sequence[Mappin
                 **savings(halves.get((surface, True)), halves.get((surface, False))),
             }
         )
-    return sorted(shown, key=lambda one: -one["requests"])
+    return sorted(shown, key=lambda row: -row["requests"])
 
 
 def _over_time(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, float] | None]:
@@ -326,7 +326,7 @@ def counted_lookups(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                             "number": hop["number"],
                         }
                     )
-    ranked = sorted(guards.values(), key=lambda one: (-one["requests"], one["guard"]))
+    ranked = sorted(guards.values(), key=lambda guard: (-guard["requests"], guard["guard"]))
     return {
         "requests": len(rows),
         "lookups": lookups,

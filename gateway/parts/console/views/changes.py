@@ -51,7 +51,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 data["streams"] = await trail.checked() if request.query_params.get("verify") else None
         except StoreUnavailable as down:
             data["problem"] = str(down)
-        surfaces = [one["surface"] for one in data["trying"]]
+        surfaces = [trial["surface"] for trial in data["trying"]]
         return {
             "done": None,
             "refused": "",

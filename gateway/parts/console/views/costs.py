@@ -83,7 +83,7 @@ async def costs_between(archive: LiveArchive, start_s: float, end_s: float) -> d
         for row in rows:
             named.setdefault(row[by] or "none", []).append(row)
         made = (_cost(name, own) for name, own in named.items())
-        found[by] = sorted(made, key=lambda one: (-one.spent, -one.requests, one.name))[:_MOST]
+        found[by] = sorted(made, key=lambda row: (-row.spent, -row.requests, row.name))[:_MOST]
     return found
 
 

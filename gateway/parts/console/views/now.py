@@ -222,7 +222,7 @@ class NowView:
         if before is not None:
             needs += await self._beside_before(surfaces, by_surface, before.value, marks, (from_ms, span_ms))
         needs.sort(key=lambda need: (need.level != "bad", need.until_s is not None))
-        surfaces.sort(key=lambda one: (-one["severity"], one["state"] != "few", -one["requests"]))
+        surfaces.sort(key=lambda surface: (-surface["severity"], surface["state"] != "few", -surface["requests"]))
         silent = sorted({*standing.readiness.get("surfaces", ()), *standing.surfaces} - set(by_surface))
         return {
             "span": span,
@@ -258,17 +258,17 @@ class NowView:
     ) -> list[Need]:
         """Return what is not as it was in the hours before, and say so of each surface."""
         found: list[Need] = []
-        for one in surfaces:
-            name = one["surface"]
+        for surface in surfaces:
+            name = surface["surface"]
             rows, earlier = buckets[name], before.get(name)
             comparison = compared(name, rows, earlier, marks, *window)
             own = [] if comparison is None else [comparison.need(name)]
-            if unjudged_need(name, rows, one["verifiers"], "") is not None:
-                need = unjudged_need(name, rows, one["verifiers"], await self._why_unjudged(name, window[0]))
+            if unjudged_need(name, rows, surface["verifiers"], "") is not None:
+                need = unjudged_need(name, rows, surface["verifiers"], await self._why_unjudged(name, window[0]))
                 own += [] if need is None else [need]
             own += gone(name, rows, earlier, marks, *window)
-            one["moved"] = [] if comparison is None else [asdict(figure) for figure in comparison.figures]
-            one["state"] = "changed" if own and one["state"] == "well" else one["state"]
+            surface["moved"] = [] if comparison is None else [asdict(figure) for figure in comparison.figures]
+            surface["state"] = "changed" if own and surface["state"] == "well" else surface["state"]
             found += own
         for name in before.keys() - buckets.keys():
             found += gone(name, (), before[name], marks, *window)
@@ -303,19 +303,19 @@ class NowView:
         span_ms: int,
     ) -> StoreStanding:
         """Add to each surface since when its tiers are down, and its chips; return what the store says."""
-        for one in surfaces:
-            for number, tier in enumerate(one["ladder"]):
-                if (reason := one["unavailable"].get(tier)) is not None:
-                    bucket = _down_from(buckets[one["surface"]], number)
+        for surface in surfaces:
+            for number, tier in enumerate(surface["ladder"]):
+                if (reason := surface["unavailable"].get(tier)) is not None:
+                    bucket = _down_from(buckets[surface["surface"]], number)
                     at_ms = None if bucket is None else from_ms + bucket * span_ms // BUCKETS
-                    since = None if at_ms is None else await self._down_since(one["surface"], number, at_ms)
-                    one["unavailable"][tier] = {"reason": reason, "since_s": since}
+                    since = None if at_ms is None else await self._down_since(surface["surface"], number, at_ms)
+                    surface["unavailable"][tier] = {"reason": reason, "since_s": since}
         if self._standing is None:
             return StoreStanding(time.time())
         standing = await self._standing.read()
-        for one in surfaces:
-            one["policy"] = standing.surfaces.get(one["surface"], {}).get("policy") or one["policy"]
-            one["chips"] = list(chips_of(one, one["ladder"], standing, self._standing))
+        for surface in surfaces:
+            surface["policy"] = standing.surfaces.get(surface["surface"], {}).get("policy") or surface["policy"]
+            surface["chips"] = list(chips_of(surface, surface["ladder"], standing, self._standing))
         return standing
 
     async def _down_since(self, surface: str, number: int, from_ms: int) -> float:
@@ -412,7 +412,7 @@ def _surface(
         "saving": net_saving(sums := {name: total(name) for name in SAVING_SUMS}),
         "limits": limits,
         "state": state_of(limits),
-        "severity": max((one.share / one.may_miss for one in limits if one.verdict == "missed"), default=0.0),
+        "severity": max((limit.share / limit.may_miss for limit in limits if limit.verdict == "missed"), default=0.0),
         "cost": total("cost"),
         "good": int(good),
         "saved": sums,
@@ -496,16 +496,16 @@ def _flips_in(
 
 def _totals(surfaces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of all surfaces together."""
-    held, good = (sum(one[name] for one in surfaces) for name in ("held", "good"))
+    held, good = (sum(surface[name] for surface in surfaces) for name in ("held", "good"))
     ended = {
         name: sum(one["ended"][name] for one in surfaces) for name in ("good", "late", "poor", "failed", "refused")
     }
-    sums = {name: math.fsum(one["saved"][name] for one in surfaces) for name in SAVING_SUMS}
+    sums = {name: math.fsum(surface["saved"][name] for surface in surfaces) for name in SAVING_SUMS}
     return {
-        "requests": sum(one["requests"] for one in surfaces),
+        "requests": sum(surface["requests"] for surface in surfaces),
         "goodput": good / held if held else None,
         "ended": ended,
-        "cost": math.fsum(one["cost"] for one in surfaces),
-        "cost_unknown": any(one["cost_unknown"] for one in surfaces),
+        "cost": math.fsum(surface["cost"] for surface in surfaces),
+        "cost_unknown": any(surface["cost_unknown"] for surface in surfaces),
         "saving": net_saving(sums),
     }

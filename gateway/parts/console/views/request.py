@@ -137,8 +137,8 @@ class RequestView:
             "timeline": timeline,
             "facts": {bar.number: facts_of(bar.attributes, bar.error) for bar in timeline.bars},
             "changes": {
-                part: [(one, tried_as(one, numbers)) for one in changes if one.part == part]
-                for part in dict.fromkeys(one.part for one in changes)
+                part: [(change, tried_as(change, numbers)) for change in changes if change.part == part]
+                for part in dict.fromkeys(change.part for change in changes)
             },
             "target": timeline.target_ms,
             "limits_ms": {} if again is None else _limits_ms(again.policy),
@@ -178,7 +178,7 @@ class RequestView:
         up in the policy's text: that of the registry, or the file's, if it is still that version.
         """
         told = {bar.clause: bar.line for bar in bars if bar.line is not None}
-        wanted = {one.key for bar in bars for one in bar.keys} - told.keys()
+        wanted = {key.key for bar in bars for key in bar.keys} - told.keys()
         if not label or not wanted:
             return told
         lines = await self._lines_in(surface, label)

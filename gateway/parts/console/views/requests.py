@@ -49,7 +49,7 @@ WHERE {where} AND (entry_ms > $ms OR (entry_ms = $ms AND entry_seq > $number))""
 def pages(sources: Sources) -> Iterator[Page | Action]:
     """Yield the list with its stream of what is new, and the page of one request."""
     archive, desk = sources.archive, PolicyDesk(sources.archive, sources.store, sources.places)
-    one = RequestView(archive, sources.store, sources.places.source, desk.text_in_force)
+    view = RequestView(archive, sources.store, sources.places.source, desk.text_in_force)
 
     async def show_list(request: Request) -> Mapping[str, Any]:
         query = request.query_params
@@ -66,7 +66,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
                 raise SeeOther(f"/requests/{quote(row['request_id'], safe='')}?at={row['entry_ms']}")
         return {
             **data,
-            "peek": await one.data(peek, whole_in(query.get("at", ""))) if peek else None,
+            "peek": await view.data(peek, whole_in(query.get("at", ""))) if peek else None,
             "texts": wanted.texts,
             "is": wanted.flags,
             "since": wanted.since,
@@ -90,7 +90,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def show(request: Request) -> Mapping[str, Any]:
         query = request.query_params
-        data = await one.data(request.path_params["request_id"], whole_in(query.get("at", "")))
+        data = await view.data(request.path_params["request_id"], whole_in(query.get("at", "")))
         return {
             **data,
             "open": whole_in(query.get("hop", "")),
@@ -218,7 +218,7 @@ def _ways(wanted: Filter) -> list[tuple[str, tuple[int, int] | None]]:
 async def _choices(archive: LiveArchive) -> Mapping[str, Sequence[str]]:
     """Return the values that occur among the newest requests, the most frequent first."""
     rows = await archive.newest(", ".join(_CHOICES), "true", {}, _RECENT)
-    row = {name: Counter(one[name] for one in rows) for name in _CHOICES}
+    row = {name: Counter(row[name] for row in rows) for name in _CHOICES}
     return {
         name: sorted(filter(None, found), key=found.__getitem__, reverse=True) for name, found in row.items() if found
     }

@@ -99,7 +99,7 @@ class RolloutView:
     async def _learn_of(self, state: InForce, version: Version) -> Mapping[str, Any]:
         live = await self._registry.version(state.surface, state.live)
         found = {"candidate": version, "control": live}
-        return {arm: one.policy().learn for arm, one in found.items()}
+        return {arm: version.policy().learn for arm, version in found.items()}
 
 
 def _figures(
@@ -112,14 +112,14 @@ def _figures(
         trial.add(row, row["started_s"])
         if number % every == 0:
             at = row["started_s"] + row["total_ms"] / 1000
-            for one in trial.verdict(at).guards:
-                points.setdefault(one.guard, []).append((at, one.difference, one.low, one.high))
+            for guard in trial.verdict(at).guards:
+                points.setdefault(guard.guard, []).append((at, guard.difference, guard.low, guard.high))
     for rating in rated:
         trial.rate(rating["tenant"], rating["request_id"], rating["score"])
     verdict: TrialVerdict = trial.verdict(time.time())
     return {
         "verdict": verdict,
-        "guards": [GuardOverTime(one, points.get(one.guard, [])) for one in verdict.guards],
+        "guards": [GuardOverTime(guard, points.get(guard.guard, [])) for guard in verdict.guards],
         "since": since,
         "steps": list(rollout.steps),
         "step_max_s": rollout.step_max,

@@ -323,21 +323,21 @@ def _with_limits(stages: Mapping[str, Mapping[str, Any]], limits: Sequence[Surfa
     """Return the stages in their order, each with its share of all time and its limit of the widest quantile."""
     found = []
     for row in (stages[stage] for stage in STAGES if stage in stages):
-        own = [one for one in limits if one.name.startswith(f"{OF_STAGES}{row['stage']}_")]
+        own = [limit for limit in limits if limit.name.startswith(f"{OF_STAGES}{row['stage']}_")]
         share = row["took"] / stages["all"]["took"] if stages["all"]["took"] else 0.0
-        found.append({**row, "share": share, "limit": max(own, key=lambda one: one.name, default=None)})
+        found.append({**row, "share": share, "limit": max(own, key=lambda limit: limit.name, default=None)})
     return found
 
 
 def _looked_at(limits: Sequence[SurfaceLimit], chosen: str | None) -> SurfaceLimit | None:
     """Return the limit of that name, else the one of no stage that is missed most often beside how often it may be."""
     if chosen and limits:
-        found = next((one for one in limits if one.name == chosen), None)
+        found = next((limit for limit in limits if limit.name == chosen), None)
         if found is None:
-            raise BadQuery(f"limit={chosen} is not a limit here; there are {', '.join(one.name for one in limits)}")
+            raise BadQuery(f"limit={chosen} is not a limit here; there are {', '.join(limit.name for limit in limits)}")
         return found
-    whole = [one for one in limits if not one.name.startswith(OF_STAGES)]
-    return max(whole or limits, key=lambda one: one.share / one.may_miss, default=None)
+    whole = [limit for limit in limits if not limit.name.startswith(OF_STAGES)]
+    return max(whole or limits, key=lambda limit: limit.share / limit.may_miss, default=None)
 
 
 def _groups(
@@ -369,8 +369,8 @@ def _groups(
                 _href(name, row["value"], surface, window),
             )
         )
-    groups = [one for one in groups if one.missed and one.rate > one.rest]
-    return sorted(groups, key=lambda one: (not one.differs, -one.held * (one.rate - one.rest)))[:_MOST_GROUPS]
+    groups = [group for group in groups if group.missed and group.rate > group.rest]
+    return sorted(groups, key=lambda group: (not group.differs, -group.held * (group.rate - group.rest)))[:_MOST_GROUPS]
 
 
 def _href(name: str, value: str, surface: str, window: SurfaceWindow) -> str | None:

@@ -169,9 +169,9 @@ class UsageView:
             self._costs(teams, span),
         )
         of_owner: dict[str, list[BudgetStanding]] = {}
-        for one in budgets or ():
-            if one.account.kind == by:
-                of_owner.setdefault(one.account.owner, []).append(one)
+        for budget in budgets or ():
+            if budget.account.kind == by:
+                of_owner.setdefault(budget.account.owner, []).append(budget)
         shown = [row["name"] for row in sums]
         if span.runs and (teams is None or by == "team"):
             shown += [name for name in of_owner if name not in shown and (teams is None or name in teams)]
@@ -277,14 +277,14 @@ def _owner(
         "month": forecast(*history, now, end, spent),
         "budgets": [
             {
-                "window": one.account.window.name if one.account.window else "",
-                "spent": one.spent / NANO,
-                "limit": one.account.limit / NANO,
-                "reserved": one.reserved / NANO,
-                "share": one.spent / one.account.limit if one.account.limit else float(one.spent > 0),
-                "forecast": (ends := one.account.ends) and forecast(*history, now, ends, one.spent / NANO),
+                "window": budget.account.window.name if budget.account.window else "",
+                "spent": budget.spent / NANO,
+                "limit": budget.account.limit / NANO,
+                "reserved": budget.reserved / NANO,
+                "share": budget.spent / budget.account.limit if budget.account.limit else float(budget.spent > 0),
+                "forecast": (ends := budget.account.ends) and forecast(*history, now, ends, budget.spent / NANO),
             }
-            for one in budgets
+            for budget in budgets
         ],
     }
 
@@ -299,6 +299,6 @@ def _csv(by: str, rows: Sequence[Mapping[str, Any]]) -> str:
     for row in rows:
         name = f"'{row['name']}" if row["name"][:1] in "=+-@" else row["name"]  # else a spreadsheet computes it
         budgets: Sequence[Mapping[str, Any]] = row["budgets"] or ({},)
-        for one in budgets:
-            out.writerow((name, *(row[column] for column in own), *(one.get(column, "") for column in of)))
+        for budget in budgets:
+            out.writerow((name, *(row[column] for column in own), *(budget.get(column, "") for column in of)))
     return text.getvalue()

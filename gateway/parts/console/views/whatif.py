@@ -79,7 +79,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         edited = with_numbers(text, values)
         data |= {"version": in_force["version"], "policy": in_force["policy"], "edited": edited}
         data["changes"] = [_change(one, values[one.name]) for one in numbers if values[one.name] != one.value]
-        shown = [_number(one, values[one.name]) for one in numbers]
+        shown = [_number(number, values[number.name]) for number in numbers]
         data["numbers"] = shown
         checked = await asyncio.to_thread(checker.check, edited)
         if checked.policy is None:
@@ -93,7 +93,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         counts = tried.counts
         return data | {
             "to": str(tried.to), "tried": _shown(tried.replayed),
-            "numbers": [one | {"counts": counts.get(one["name"])} for one in shown],
+            "numbers": [number | {"counts": counts.get(number["name"])} for number in shown],
             "read_s": tried.read_s, "query_ms": tried.seconds * 1000, "most": REQUESTS,
         }  # fmt: skip
 

@@ -269,8 +269,8 @@ def _needed(cases: Cases, target: Target, best: Best) -> int | None:
     order = range(len(THRESHOLDS)) if target.kind == "cost" else range(len(THRESHOLDS) - 1, -1, -1)
     most = 0
     for i in order:
-        one = Losses(losses.values[:, i : i + 1], losses.low[i : i + 1], losses.high[i : i + 1], losses.binary)
-        needed = labels_needed(one, best.delta)
+        column = Losses(losses.values[:, i : i + 1], losses.low[i : i + 1], losses.high[i : i + 1], losses.binary)
+        needed = labels_needed(column, best.delta)
         if needed is None:
             return None
         most = max(most, needed)

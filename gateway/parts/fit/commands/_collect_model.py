@@ -177,7 +177,7 @@ def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float
     text = text if isinstance(text, str) else ""
     usage = usage_of(completion)
     logprobs = token_logprobs(choice)
-    top = [[round(one, 4) for one in sorted(found, reverse=True)] for found in top_logprobs(choice, _ALTERNATIVES)]
+    top = [[round(value, 4) for value in sorted(found, reverse=True)] for found in top_logprobs(choice, _ALTERNATIVES)]
     answer = {
         "correct": int(grade(text, task.accepted, task.grade)),
         "confidence": round(math.fsum(logprobs) / len(logprobs), 6) if logprobs else None,

@@ -82,7 +82,7 @@ def _gold(row: Json, place: str) -> tuple[str, tuple[str, ...]]:
     rule, right = row.get("grade"), row["answers"]
     if not isinstance(rule, str) or rule not in RULES:
         raise DataError(f"{place}: grade is {rule!r}; it may be {', '.join(RULES)}")
-    if not isinstance(right, list) or not right or not all(isinstance(one, str | int | float) for one in right):
+    if not isinstance(right, list) or not right or not all(isinstance(text, str | int | float) for text in right):
         raise DataError(f"{place}: answers must be a list of the accepted answers, at least one")
     return rule, tuple(map(str, right))
 

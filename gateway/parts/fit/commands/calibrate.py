@@ -181,8 +181,8 @@ def _surface(name: str, folder: Path, deployment: Deployment) -> tuple[LabelledS
             f"the price of backend {unknown.name!r} is unknown; write price: {{input: ..., output: ...}}"
         )
     models = [
-        TierModel(one.model, price.input, price.output)
-        for one, price in zip((small, large), prices, strict=True)
+        TierModel(tier.model, price.input, price.output)
+        for tier, price in zip((small, large), prices, strict=True)
         if price is not None
     ]
     return LabelledSurface(file, policy, StartRules.of(policy), models[0], models[1]), small, large

@@ -210,19 +210,19 @@ def _report(args: argparse.Namespace, labels: Labels, tasks: Sequence[CollectTas
     shown = table("data set", "n", "right", "mean confidence", "right among the surest fifth")
     for dataset, figure in figures.items():
         shares = (figure["right"], figure["confidence"], figure["right_surest_fifth"])
-        shown.add_row(dataset, str(figure["n"]), *(NONE if one is None else f"{one:.3f}" for one in shares))
+        shown.add_row(dataset, str(figure["n"]), *(NONE if share is None else f"{share:.3f}" for share in shares))
     values = {"model": labels.model, "out": str(args.out), "datasets": figures}
     return Report(values, [shown], title=labels.model, done=[f"written to {args.out}"], width=120)
 
 
 def _figures(answers: Sequence[Json]) -> dict[str, Any]:
-    sure = sorted((one for one in answers if "confidence" in one), key=lambda one: -float(one["confidence"]))
+    sure = sorted((one for one in answers if "confidence" in one), key=lambda answer: -float(answer["confidence"]))
     fifth = sure[: math.ceil(len(sure) / 5)]
     return {
         "n": len(answers),
-        "right": _mean([float(one["correct"]) for one in answers]),
-        "confidence": _mean([math.exp(one["confidence"]) for one in sure]),
-        "right_surest_fifth": _mean([float(one["correct"]) for one in fifth]),
+        "right": _mean([float(answer["correct"]) for answer in answers]),
+        "confidence": _mean([math.exp(answer["confidence"]) for answer in sure]),
+        "right_surest_fifth": _mean([float(answer["correct"]) for answer in fifth]),
     }
 
 

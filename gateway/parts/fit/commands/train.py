@@ -242,10 +242,10 @@ def _scorer(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     what = "scorer: P(an answer is right), from question and answer alone"
     digest = save_scorer(fitted, args.out, data_sheet(what, facts, remade))
     made = table("set left out", "answers", "AUROC whole", "beginning", "length", "APGR whole", "beginning", "length")
-    for name, one in fitted.metrics["left_out"].items():
-        kinds = [one[by] for by in ("whole", "beginning", "length")] if "whole" in one else []
+    for name, metric in fitted.metrics["left_out"].items():
+        kinds = [metric[by] for by in ("whole", "beginning", "length")] if "whole" in metric else []
         apgrs = ["{:.3f} [{:.3f}, {:.3f}]".format(*kind["apgr"]) if "apgr" in kind else "-" for kind in kinds]
-        made.add_row(name, str(one.get("n", "")), *(f"{kind['auroc']:.3f}" for kind in kinds), *apgrs)
+        made.add_row(name, str(metric.get("n", "")), *(f"{kind['auroc']:.3f}" for kind in kinds), *apgrs)
     values = {"version": digest[:12], **facts, **fitted.metrics}
     done = [f"written to {args.out}, version {digest[:12]}"]
     return Report(values, [made], title="each set left out", done=done, width=WIDE)

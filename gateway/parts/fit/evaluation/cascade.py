@@ -126,15 +126,15 @@ def _draws(options: CascadeOptions, data: _Table, others: _Table, on_progress: O
     on_progress("fitting", len(rounds), len(rounds))
 
 
-def _draw(data: _Table, others: _Table, one: Round, judged: JudgedPair) -> Draw:
+def _draw(data: _Table, others: _Table, round_: Round, judged: JudgedPair) -> Draw:
     """Return every method's scores of the round's held-out prompts; `judged` are ours.
 
     The table of groups is fitted on the same labels as ours.
     """
-    rows = one.rows[one.held]
+    rows = round_.rows[round_.held]
     held = data.take(rows.tolist()).examples
-    seen = data.take(one.rows.tolist()).joined(others).examples
-    fold = np.concatenate([one.fold, np.full(len(others.examples), NEVER_HELD, np.int64)])
+    seen = data.take(round_.rows.tolist()).joined(others).examples
+    fold = np.concatenate([round_.fold, np.full(len(others.examples), NEVER_HELD, np.int64)])
     outcomes = Outcomes.of(held)
     table = by_table(seen, Outcomes.of(seen), fold)[fold != NEVER_HELD]
     groups = Method("groups", table[:, 0], table[:, 1])
@@ -185,7 +185,7 @@ def after(examples: Sequence[Example], tokens: int) -> list[Example]:
             f"{without} of {len(examples)} rows have no logprobs for the small model, which --prefix needs; "
             "omit it, or collect them with `tierline collect`"
         )
-    return [replace(one, answers=(_cut(one.answers[0], tokens), *one.answers[1:])) for one in examples]
+    return [replace(example, answers=(_cut(example.answers[0], tokens), *example.answers[1:])) for example in examples]
 
 
 def _cut(answer: LabelledAnswer, tokens: int) -> LabelledAnswer:

@@ -151,7 +151,7 @@ def _worst(rows: Mapping[str, tuple[int, Figures]]) -> dict[str, Any]:
     each = {name: part["apgr"]["ours"] for name, (_, part) in rows.items() if "ours" in part.get("apgr", {})}
     if len(each) < 2:
         return {}
-    name = min(each, key=lambda one: each[one].value)
+    name = min(each, key=lambda name: each[name].value)
     return {"worst": {"dataset": name, "apgr": interval_json(each[name])}}
 
 

@@ -196,13 +196,13 @@ def _cross_validated(
     from gateway.parts.fit.training.difficulty import Recipe, cross_validate
 
     table, probabilities = np.zeros((len(examples), 2)), np.zeros((len(examples), 2))
-    for number, one in enumerate(rounds):
-        some = [examples[row] for row in one.rows]
-        held = one.rows[one.held]
-        table[held] = by_table(some, Outcomes.of(some), one.fold)[one.held]
+    for number, round_ in enumerate(rounds):
+        some = [examples[row] for row in round_.rows]
+        held = round_.rows[round_.held]
+        table[held] = by_table(some, Outcomes.of(some), round_.fold)[round_.held]
         watch = part_of(on_progress, number, len(rounds))
-        scores = cross_validate(some, embedder, Recipe(seed=seed), one.fold, watch)
-        probabilities[held] = scores[one.held][:, [0, -1]]
+        scores = cross_validate(some, embedder, Recipe(seed=seed), round_.fold, watch)
+        probabilities[held] = scores[round_.held][:, [0, -1]]
     return table, probabilities
 
 

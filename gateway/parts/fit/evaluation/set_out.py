@@ -47,15 +47,15 @@ def evaluate_set_out(
         made.add_row(name, f"{(names == name).sum():,}", *(str(cell or NONE) for cell in cells))
         values[name] = {
             "n": int((names == name).sum()),
-            "minus_raw": {how: interval_json(one) for how, one in ahead.items()},
-            "ece": {how: interval_json(one) for how, one in errors.items()},
+            "minus_raw": {how: interval_json(gain) for how, gain in ahead.items()},
+            "ece": {how: interval_json(error) for how, error in errors.items()},
         }
     on_progress("leaving out", len(sets), len(sets))
     notes = [
         "head: what serves; a data set without labels keeps the order of the raw log-probability",
         "carried: what the order by the heads of the data sets that were fitted would be worth there",
     ]
-    least = {how: [one["minus_raw"][how]["value"] for one in values.values() if one["minus_raw"]] for how in _HOW}
+    least = {how: [value["minus_raw"][how]["value"] for value in values.values() if value["minus_raw"]] for how in _HOW}
     worst = {how: min(some) for how, some in least.items() if some}
     lines: list[str | Text | Table] = [
         made,

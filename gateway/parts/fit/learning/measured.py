@@ -78,8 +78,8 @@ def measured(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
         """Return the rows' APGR, AUROC and calibration errors, of the own classifier first."""
         return [
             *(Curve.of(block, gain, weights).recovered() for block in blocks),
-            *(aurocs(one, right, weights) for one in by_p),
-            *(calibration_errors(one, error, weights) for one, error in zip(by_p, errors, strict=True)),
+            *(aurocs(p, right, weights) for p in by_p),
+            *(calibration_errors(p, error, weights) for p, error in zip(by_p, errors, strict=True)),
         ]
 
     values = [float(value[0]) for value in figures(once)]

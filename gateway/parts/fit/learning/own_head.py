@@ -78,8 +78,8 @@ def own_heads(
             judged = _Judged(row["started"], session, row["model"], row["kind"] or "", given)
             found.setdefault(row["tier"], []).append(judged)
     for tier, every in found.items():
-        every.sort(key=lambda one: one.at)
-        some = [one for one in every if one.model == every[-1].model]
+        every.sort(key=lambda label: label.at)
+        some = [label for label in every if label.model == every[-1].model]
         if len(some) >= fewest:
             yield from _own_head(tier, some, seed)
 
@@ -97,8 +97,8 @@ class _Judged:
 
 def _own_head(tier: str, found: Sequence[_Judged], seed: int) -> Iterator[OwnHead]:
     model = found[0].model
-    answers, kinds = [one.answer for one in found], [one.kind for one in found]
-    held = began_last(np.array([one.conversation for one in found]), np.array([one.at for one in found]))
+    answers, kinds = [label.answer for label in found], [label.kind for label in found]
+    held = began_last(np.array([label.conversation for label in found]), np.array([label.at for label in found]))
     earlier = np.flatnonzero(~held).tolist()
     try:
         measured_on = fit_head(

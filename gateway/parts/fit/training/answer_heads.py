@@ -90,7 +90,7 @@ def fit_head(
             measured[part.name] = {**_figures(part, predicted, seed), "order": order, "left_out": without}
             if part is parts[0] and priors is not None:
                 known = "confidence" if part.name == WHOLE else part.name
-                of_part = [p for p, one in zip(priors, answers, strict=True) if getattr(one, known) is not None]
+                of_part = [p for p, answer in zip(priors, answers, strict=True) if getattr(answer, known) is not None]
                 prior = _prior(predicted, part.right, of_part)
             if part.name == WHOLE:
                 never_fitted = dict(_on_others(fitted, others, _alternatives(answers)))
@@ -275,7 +275,7 @@ def orders_of(metrics: Mapping[str, Any]) -> list[str]:
     lines = []
     for name, part in metrics["parts"].items():
         if sets := part["left_out"]:
-            shown = ", ".join(f"{one} {found['minus_raw']:+.3f}" for one, found in sets.items())
+            shown = ", ".join(f"{name} {found['minus_raw']:+.3f}" for name, found in sets.items())
             used = "used" if part["order"] == "head" else "not used: the raw order is kept"
             lines.append(f"{name}: AUROC minus the raw one on answers left out: {shown}; the head's order is {used}")
         elif part["n"] > FEW_LABELS:

@@ -67,7 +67,7 @@ class Answered:
             raise DataError(f"{len(found)} answers have a text that can be read; a scorer needs {_FEWEST} at least")
         sets, models, prompts, right, whole_, begun_ = zip(*found, strict=True)
         values = {
-            part: np.array([[one[name] for name in FEATURES] for one in some])
+            part: np.array([[row[name] for name in FEATURES] for row in some])
             for part, some in ((WHOLE, whole_), (BEGINNING, begun_))
         }
         return cls(sets, models, prompts, np.array(right), values)
@@ -131,7 +131,7 @@ def _proven(measured: Mapping[str, Any], part: str) -> bool:
 
     With one set alone nothing can be left out: it is for requests like those of the set.
     """
-    found = [one[part]["apgr"] for one in measured.values() if "apgr" in one.get(part, {})]
+    found = [figures[part]["apgr"] for figures in measured.values() if "apgr" in figures.get(part, {})]
     if not found:
         return part == WHOLE or len(measured) < 2
     return float(np.mean([low for _, low, _ in found])) > _CHANCE and min(high for _, _, high in found) > _CHANCE
@@ -148,7 +148,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     shown: dict[str, Any] = {"pairs": len(pairs)}
     rng = np.random.default_rng(seed)
     for name, score in scores.items():
-        by_model = [auroc(score[models == one], right[models == one]) for one in sorted(set(models.tolist()))]
+        by_model = [auroc(score[models == model], right[models == model]) for model in sorted(set(models.tolist()))]
         shown[name] = {"auroc": round(float(np.nanmean(by_model)), 4)}
         if pairs:
             gained = [_recovered(score, right, pairs, rng if again else None) for again in range(_RESAMPLES + 1)]
@@ -165,7 +165,7 @@ def pairs_of(models: Any, prompts: Any, right: Floats, fewest: int = _FEWEST) ->
     for of_small in rows.values():
         for of_large in rows.values():
             both = sorted(of_small.keys() & of_large.keys())
-            pair = np.array([of_small[one] for one in both], int), np.array([of_large[one] for one in both], int)
+            pair = np.array([of_small[key] for key in both], int), np.array([of_large[key] for key in both], int)
             if len(both) >= fewest and right[pair[1]].mean() - right[pair[0]].mean() >= _CLEARLY:
                 found.append(pair)
     return found

@@ -117,8 +117,8 @@ class Heads:
 
 def step_to(mean: float, tier: int, logits: Floats) -> float:
     """Return what moves a tier's mean P(right) to `mean` if added to its logits (texts, groups, tiers + 1)."""
-    one = np.arange(logits.shape[-1]) == tier
-    return _rising_to(mean, lambda step: float(mix(logits + step * one)[:, tier].mean()))
+    is_tier = np.arange(logits.shape[-1]) == tier
+    return _rising_to(mean, lambda step: float(mix(logits + step * is_tier)[:, tier].mean()))
 
 
 @dataclass(frozen=True, slots=True)

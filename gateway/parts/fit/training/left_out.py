@@ -67,13 +67,13 @@ def ranked(scorers: list[LogisticScorer], part: ScorerPart) -> dict[str, Any]:
 
 def proven(measured: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether the learned scorers were better than the raw value on the sets left out, and lost on none."""
-    gained = [one["minus_raw"] for one in measured.values()]
+    gained = [figures["minus_raw"] for figures in measured.values()]
     return len(gained) > 1 and min(gained) >= -_MOST_LOST and sum(gained) > 0
 
 
 def judged_by(scorers: list[LogisticScorer], part: ScorerPart) -> Floats:
     """Return each answer's probability by the scorer that serving would choose."""
-    chosen = (next((one for one in scorers[:-1] if one.knows(values)), scorers[-1]) for values in part.values)
+    chosen = (next((scorer for scorer in scorers[:-1] if scorer.knows(values)), scorers[-1]) for values in part.values)
     return np.array([scorer.p_right(values) for scorer, values in zip(chosen, part.values, strict=True)])
 
 

@@ -115,7 +115,7 @@ def tabulate(
         requests.append(features_of_text(text))
         owner.append(index)
         forms.append(one)
-    embedded = [text for text, one in zip(texts, forms, strict=True) if kinds_by_vector or one <= QUESTION]
+    embedded = [text for text, form in zip(texts, forms, strict=True) if kinds_by_vector or form <= QUESTION]
     vectors = np.zeros((len(texts), embedder.dimension))
     vectors[: len(embedded)] = Remembered(embedder, on_progress).embed(embedded)  # the others stand behind them
     counts, terms = _read(texts, requests)
@@ -130,8 +130,8 @@ def tabulate(
         targets[own] = ranked(labels[own])
     form = np.array(forms, np.int8)
     named_sources = [
-        (names[row], "" if one == QUESTION else sources[row], one == QUESTION)
-        for row, one in zip(rows, forms, strict=True)
+        (names[row], "" if form == QUESTION else sources[row], form == QUESTION)
+        for row, form in zip(rows, forms, strict=True)
     ]
     named_groups = [(name,) if name in JUDGED else (name, *rest) for name, *rest in named_sources]
     return TrainingTable(

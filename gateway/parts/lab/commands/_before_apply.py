@@ -25,7 +25,7 @@ def check_tests(file: Path) -> None:
         result = run_files([read_tests(test) for test in beside])
     except ConfigError as error:
         raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
-    if any(not one.passed for one in result.results):
+    if any(not test.passed for test in result.results):
         failed = "\n".join(text_lines(result, only_failures=True))
         raise CommandError(f"not applied, since its tests fail:\n{failed}", Exit.FINDINGS)
 

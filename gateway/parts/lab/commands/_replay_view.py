@@ -125,7 +125,7 @@ def _changed(replayed: Replayed) -> list[str]:
         f"{replayed.redecided:,} start or go on elsewhere"
     ]
     if replayed.slices:
-        most = "; ".join(f"{one.trait} ({percent(one.changed)} of {one.requests:,})" for one in replayed.slices[:3])
+        most = "; ".join(f"{part.trait} ({percent(part.changed)} of {part.requests:,})" for part in replayed.slices[:3])
         lines.append(f"most changed: {most}")
     if replayed.examples:
         lines.append(f"for example: {' '.join(replayed.examples)}")

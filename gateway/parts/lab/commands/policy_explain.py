@@ -261,7 +261,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         effective, own_limit = effective_body(body, policy.output)
         features = features_of(effective)
         health = _state(args, _healthy(deployment, policy), features)
-        largest = max([one.context or 0 for one in health.values()], default=0)
+        largest = max([tier.context or 0 for tier in health.values()], default=0)
         clamp = clamp_of(policy, options, pinned, key, _models(args, key, policy, body, launch))
         ladder = policy.ladder if clamp is None else clamp.of(policy)
         embedder = _embedder(deployment)
@@ -348,7 +348,7 @@ def _named(policy: Policy, model: str, options: RequestOptions, pinned: str | No
         return PathLine("surface", f"the default surface, for the model {model}", ("surface",))
     if model in policy.match.models:
         return PathLine("surface", f"{model} is one of its match.models", ("match", "models"))
-    if pattern := next((one for one in policy.match.models if STAR in one and matches(one, model)), ""):
+    if pattern := next((glob for glob in policy.match.models if STAR in glob and matches(glob, model)), ""):
         return PathLine("surface", f"{model} matches {pattern} of its match.models", ("match", "models"))
     default = ", which is the default surface" if model == "auto" else ""
     return PathLine("surface", f"the model is {model}{default}", ("surface",))

@@ -110,7 +110,7 @@ def _tests(file: Path) -> dict[str, Any] | None:
     if not beside:
         return None
     result = run_files([read_tests(path) for path in beside])
-    failed = [one.name for one in result.results if not one.passed]
+    failed = [test.name for test in result.results if not test.passed]
     return {"passed": len(result.results) - len(failed), "failed": failed, "covered": result.share_covered}
 
 
@@ -215,7 +215,7 @@ def _figures(replayed: Replayed) -> list[str]:
     ]
     lines.append(f"  quality        {quality_text(replayed)}")
     if replayed.slices:
-        traits = ", ".join(f"{one.trait} ({percent(one.changed, 0)})" for one in replayed.slices[:2])
+        traits = ", ".join(f"{part.trait} ({percent(part.changed, 0)})" for part in replayed.slices[:2])
         lines.append(f"  most changed   {traits}; for example {' '.join(replayed.examples)}")
     return lines + [f"  note           {note}" for note in replayed.notes]
 

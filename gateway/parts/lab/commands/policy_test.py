@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _is_bad(result: RunResult, least: float | None) -> bool:
-    if any(not one.passed for one in result.results):
+    if any(not test.passed for test in result.results):
         return True
     return least is not None and result.share_covered < least
 

@@ -336,8 +336,8 @@ def _bare_names(node: ast.expr | None) -> Iterator[str]:
     """Yield the names that stand in a rule without a comparison."""
     match node:
         case ast.BoolOp(values=every):
-            for one in every:
-                yield from _bare_names(one)
+            for step in every:
+                yield from _bare_names(step)
         case ast.UnaryOp(operand=inner):
             yield from _bare_names(inner)
         case ast.Name(id=name):

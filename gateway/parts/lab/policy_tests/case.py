@@ -130,7 +130,7 @@ class PolicyUnderTest:
                 _either(("route", "start", tier), rule.source),
                 _parts(("route", "start", tier), rule),
             )
-            for (tier, rule), position in ((one, self.policy.tiers.index(one[0])) for one in route.start.items())
+            for (tier, rule), position in ((item, self.policy.tiers.index(item[0])) for item in route.start.items())
         ]
         self.never = [(rule, conditions(rule)) for rule in cache.never]
         both = self.policy.escalate.speculate.both
@@ -298,8 +298,8 @@ class PolicyUnderTest:
             policy = self.policy.model_copy(update={"ladder": ladder, "unconfigured": missing})
             self._variants[absent] = policy
         health = {name: _health(name, world.get(name, _UNKNOWN)) for name in policy.ladder}
-        queues = {name: TierQueue(one.queue, one.waiting) for name, one in world.items() if one.queue}
-        watching = frozenset(name for name, one in world.items() if one.watch_drafts)
+        queues = {name: TierQueue(state.queue, state.waiting) for name, state in world.items() if state.queue}
+        watching = frozenset(name for name, state in world.items() if state.watch_drafts)
         known = self._worlds[id(world)] = WorldView(world, policy, health, queues, watching)
         return known
 
@@ -351,14 +351,14 @@ class PolicyUnderTest:
                     if parts:
                         if judged and difficulty is not None:
                             values["p_adequate"] = difficulty.p_adequate_of(position, tiers)
-                        steps += [either[one.holds(values)] for one, either in parts]
+                        steps += [either[comparison.holds(values)] for comparison, either in parts]
                     if source == got.rule:
                         break
             if self.both is not None:
                 rule, whole, parts = self.both
                 values["p_adequate"] = cheapest
                 steps.append(whole[rule.holds(values)])
-                steps += [either[one.holds(values)] for one, either in parts]
+                steps += [either[comparison.holds(values)] for comparison, either in parts]
         return self._rules_seen.setdefault(tuple([id(step) for step in steps]), steps)
 
 
@@ -421,7 +421,7 @@ def conditions(rule: Expression) -> Sequence[Expression]:
 
 def _costs(stated: Mapping[str, StatedCost], health: Mapping[str, TierHealth]) -> dict[str, TierCost] | None:
     named = {name: stated[name] for name in health if name in stated}
-    return {name: TierCost(one.cold, one.usd, one.cold_time) for name, one in named.items()} or None
+    return {name: TierCost(cost.cold, cost.usd, cost.cold_time) for name, cost in named.items()} or None
 
 
 def _health(name: str, world: TierWorld) -> TierHealth:
@@ -504,7 +504,7 @@ def is_as_expected(key: str, expected: Any, got: Any) -> bool:
         case "rule":
             return bool(" ".join(expected.split()) == got)
         case "refused":
-            return any(bool(got) is one if isinstance(one, bool) else got == one for one in expected)
+            return any(bool(got) is value if isinstance(value, bool) else got == value for value in expected)
         case "start" | "tier" | "path" | "attempts" | "cache":
             return got in expected
         case _:

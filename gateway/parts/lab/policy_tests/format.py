@@ -471,7 +471,7 @@ def _case(name: str, line: int, rules: TestFileRules, test: TestRules, row: Case
 
 def _changed(world: Mapping[str, TierWorld], change: Mapping[str, TierWorld]) -> Mapping[str, TierWorld]:
     """Return the world with what `change` says laid over it; the same object where that is nothing."""
-    return {**world, **{tier: _merged(world.get(tier), one) for tier, one in change.items()}} if change else world
+    return {**world, **{tier: _merged(world.get(tier), part) for tier, part in change.items()}} if change else world
 
 
 S = TypeVar("S", bound=Section)

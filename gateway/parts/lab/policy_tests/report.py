@@ -72,10 +72,10 @@ def _expected(mismatch: Mismatch) -> str:
     return f"expected {mismatch.key} {mismatch.expected}, got {mismatch.got}"
 
 
-def _policy_lines(one: PolicyResult) -> Iterator[str]:
-    file = one.tested.document.file.name
+def _policy_lines(result: PolicyResult) -> Iterator[str]:
+    file = result.tested.document.file.name
     missing: dict[Clause, tuple[bool, ...]] = {}
-    for clause, held in one.unseen:
+    for clause, held in result.unseen:
         missing[clause] = (*missing.get(clause, ()), held)
     for outcomes, label in _MISSING.items():
         for clause, unseen in missing.items():
@@ -122,17 +122,17 @@ def _test_values(result: TestResult) -> dict[str, Any]:
     }
 
 
-def _policy_values(one: PolicyResult) -> dict[str, Any]:
+def _policy_values(result: PolicyResult) -> dict[str, Any]:
     def place(clause: Clause) -> dict[str, Any]:
         return {"line": clause.line, "clause": clause.text}
 
     return {
-        "file": str(one.tested.document.file),
-        "surface": one.tested.policy.surface,
-        "clauses": len(one.clauses),
-        "covered": one.covered,
-        "never_true": [place(clause) for clause, missing in one.unseen if missing],
-        "never_false": [place(clause) for clause, missing in one.unseen if not missing],
+        "file": str(result.tested.document.file),
+        "surface": result.tested.policy.surface,
+        "clauses": len(result.clauses),
+        "covered": result.covered,
+        "never_true": [place(clause) for clause, missing in result.unseen if missing],
+        "never_false": [place(clause) for clause, missing in result.unseen if not missing],
     }
 
 

@@ -87,8 +87,8 @@ class RunResult:
     @property
     def share_covered(self) -> float:
         """The share of all clauses that were seen both ways, 0..1."""
-        clauses = sum(len(one.clauses) for one in self.policies)
-        return sum(one.covered for one in self.policies) / clauses if clauses else 1.0
+        clauses = sum(len(policy.clauses) for policy in self.policies)
+        return sum(policy.covered for policy in self.policies) / clauses if clauses else 1.0
 
 
 def run_files(files: Sequence[TestFile], only: re.Pattern[str] | None = None) -> RunResult:
@@ -269,11 +269,11 @@ def _cached_together(
 
     at = under.tested.line(("cache",))
     found = []
-    for i, one in enumerate(read):
+    for i, body in enumerate(read):
         for j, other in enumerate(read):
             if i == j or (wanted and i > j):
                 continue
-            why = why_not_together(under.policy, one, other)
+            why = why_not_together(under.policy, body, other)
             if (not why) != wanted:
                 ours, theirs = test.bodies[i][0], test.bodies[j][0]
                 got = f"the answer to {ours} would {'' if not why else 'not '}be served for {theirs}"

@@ -47,11 +47,11 @@ def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
     return Request(features, body, {"room": room_needed(body)}, difficulty)
 
 
-def why_not_together(policy: Policy, one: Request, other: Request) -> str:
-    """Return why the stored answer of `one` would not be served for `other`, or '' if it would."""
+def why_not_together(policy: Policy, request: Request, other: Request) -> str:
+    """Return why the stored answer of `request` would not be served for `other`, or '' if it would."""
     cached = embedder()
     planner = Planner(b"", cached.name, cached.whole_chars, {}, lambda _, __: 0, by_turns=True)
-    plans = [planner.plan(of.body, policy, _TENANT, of.features, model=policy.surface) for of in (one, other)]
+    plans = [planner.plan(of.body, policy, _TENANT, of.features, model=policy.surface) for of in (request, other)]
     ours, theirs = plans
     if ours.keys is None or theirs.keys is None:
         return ours.reason or theirs.reason

@@ -396,7 +396,7 @@ def _compared_pairs(rule: Expression) -> list[tuple[str, str]]:
     if rule.tree is None:
         return []
     nodes = [node for node in ast.walk(rule.tree) if isinstance(node, ast.Compare)]
-    names = [sorted({one.id for one in ast.walk(node) if isinstance(one, ast.Name)}) for node in nodes]
+    names = [sorted({child.id for child in ast.walk(node) if isinstance(child, ast.Name)}) for node in nodes]
     return [pair for some in names for pair in combinations(some, 2)]
 
 
@@ -409,16 +409,16 @@ def _position(values: Floats, constants: Sequence[float]) -> tuple[Ints, int]:
     return np.where(np.isnan(values), missing, 2 * at + equal).astype(np.int64), missing + 1
 
 
-def _compared(one: Floats, other: Floats) -> tuple[Ints, int]:
-    """Return 0, 1 or 2 where `one` is less than, equal to or greater than `other`; 3 where one of them is missing."""
-    sign = np.where(one < other, 0, np.where(one == other, 1, np.where(one > other, 2, 3)))
+def _compared(values: Floats, other: Floats) -> tuple[Ints, int]:
+    """Return 0, 1 or 2 where `values` is less than, equal to or greater than `other`; 3 where one of them is missing."""
+    sign = np.where(values < other, 0, np.where(values == other, 1, np.where(values > other, 2, 3)))
     return sign.astype(np.int64), 4
 
 
 def _orders(expected: Floats) -> list[tuple[Ints, int]]:
     """Return the order of the tiers by their expected times, as one column for each pair of them."""
     pairs = combinations(range(expected.shape[1]), 2)
-    return [((expected[:, one] > expected[:, other]).astype(np.int64), 2) for one, other in pairs]
+    return [((expected[:, column] > expected[:, other]).astype(np.int64), 2) for column, other in pairs]
 
 
 def _combined(columns: Sequence[tuple[Ints, int]], rows: int) -> Ints:

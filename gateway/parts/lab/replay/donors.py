@@ -193,7 +193,7 @@ class Pool:
         The targets must have donors that are alike, or that ask the same: then one of those is taken. `which` is the
         imputation of each, `concentration` the urn's parameter in it.
         """
-        concentration, which = (np.broadcast_to(one, len(targets)) for one in (concentration, which))
+        concentration, which = (np.broadcast_to(array, len(targets)) for array in (concentration, which))
         result = targets.copy()
         alike = np.flatnonzero(self.size[targets] > 0)
         result[alike] = self.drawn(resampled, targets[alike], draw, which[alike])

@@ -172,7 +172,7 @@ def read_history(
     columns["question"][unknown] = -1 - unknown
     for name in ("question", "rules"):
         columns[name] = numbered(columns[name])
-    return Read(History(**columns), tiers, table, sum(one.cells for one in (*own, *other)), tuple(kept))
+    return Read(History(**columns), tiers, table, sum(part.cells for part in (*own, *other)), tuple(kept))
 
 
 def with_candidate(read: Read, bases: Sequence[DecisionBasis], candidate: Policy) -> Read:

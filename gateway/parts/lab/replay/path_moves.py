@@ -48,7 +48,7 @@ class MoveCounts:
             if before != after:
                 count = float(self._counts[pair]) / imputations
                 moves.append(PathMove(*self._named(before), *self._named(after), count))
-        return sorted(moves, key=lambda one: (-one.requests, one.path, one.tier, one.new_path, one.new_tier))
+        return sorted(moves, key=lambda move: (-move.requests, move.path, move.tier, move.new_path, move.new_tier))
 
     def _kind_of(self, results: Results) -> Ints:
         return np.asarray(results.path * (len(self._tiers) + 1) + results.tier + 1)

@@ -163,7 +163,7 @@ def _rated_answers(reader: LedgerReader, history: History) -> RatedAnswers:
     rows, tiers = (np.array([answer[at] for answer in answers], np.int64) for at in (0, 1))
     opinions = Opinions.of([answer[2:] for answer in answers])
     served = tiers == history.tier[rows]
-    rated, judged = (np.unique(rows[~np.isnan(one)]) for one in (opinions.people, opinions.judge))
+    rated, judged = (np.unique(rows[~np.isnan(scores)]) for scores in (opinions.people, opinions.judge))
     held_out = int((history.holdout[np.union1d(rated, judged)] == 1).sum())
     before = estimate(opinions.take(served)).value if served.any() else None
     return RatedAnswers(rows, tiers, opinions, len(rated), len(judged), held_out, before)

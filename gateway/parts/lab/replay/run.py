@@ -306,7 +306,7 @@ def _most_changed(recording: Recording, changed: Bools) -> tuple[list[Slice], li
     slices.sort(key=lambda pair: -pair[0].changed)
     rows = np.flatnonzero(changed & slices[0][1]) if slices else np.flatnonzero(changed)
     few = rows[np.linspace(0, len(rows) - 1, min(_EXAMPLES, len(rows))).astype(np.int64)] if len(rows) else rows
-    return [one for one, _ in slices[:_EXAMPLES]], recording.request_ids(few)
+    return [part for part, _ in slices[:_EXAMPLES]], recording.request_ids(few)
 
 
 def _notes(
@@ -371,7 +371,7 @@ def _cache_notes(recorded: Policy, candidate: Policy) -> list[str]:
             notes.append("hits of less similar questions are to be expected: no record shows which; none are counted")
         elif new.semantic.min_similarity > old.semantic.min_similarity:
             notes.append("hits of less similar questions are counted as calls; some might get another stored answer")
-        was, now = (one.model_dump(exclude=apart) for one in (old.semantic, new.semantic))
+        was, now = (policy.model_dump(exclude=apart) for policy in (old.semantic, new.semantic))
         if was != now:
             notes.append("the rules for semantic hits change: hits are counted as they were recorded")
     if old.semantic is not None and new.semantic is None and new.exact is not None:

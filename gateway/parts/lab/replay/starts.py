@@ -55,8 +55,8 @@ def start_moves(
             pairs, which_pair, counts = np.unique(
                 np.stack([before, after]), axis=1, return_inverse=True, return_counts=True
             )
-            for at, (one, other) in enumerate(pairs.T.tolist()):
-                pair = starts[one], starts[other]
+            for at, (column, other) in enumerate(pairs.T.tolist()):
+                pair = starts[column], starts[other]
                 moves.counts[pair] += int(counts[at])
                 own = rows[which_pair.ravel() == at]
                 own = own[np.argsort(batch.started_s[own], kind="stable")[-_EXAMPLES:]]

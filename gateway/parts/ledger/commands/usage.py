@@ -129,7 +129,7 @@ async def _check(archive: LiveArchive, store: RedisStore, *, as_json: bool) -> i
     charges, after = await charges_of(archive), await budgets.counters()
     rows = table("account", "counter", "ledger", "counter - ledger")
     differing = []
-    for name in sorted({*after, *(one for one in charges if account_named(one, time.time()))}):
+    for name in sorted({*after, *(name for name in charges if account_named(name, time.time()))}):
         counter, ledger = after.get(name), charges.get(name, 0)
         low, high = sorted((before.get(name, counter or 0), counter or 0))
         if counter is None or not low <= ledger <= high:
@@ -207,14 +207,14 @@ def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) ->
     parts: list[Any] = [rows] if lines else ["No request is recorded for this."]
     if found["adjustments"]:
         changes = table("adjusted at", "of", "entry", "author", "reason", "usd", left=5)
-        for one in found["adjustments"]:
-            at = datetime.fromtimestamp(one["started"], ZoneInfo(query.zone)).strftime("%Y-%m-%d %H:%M:%S")
-            words = (printable(one[name] or NONE) for name in ("account", "entry", "author", "reason"))
-            changes.add_row(at, *words, dollars(one["usd"], signed=True))
+        for adjustment in found["adjustments"]:
+            at = datetime.fromtimestamp(adjustment["started"], ZoneInfo(query.zone)).strftime("%Y-%m-%d %H:%M:%S")
+            words = (printable(adjustment[name] or NONE) for name in ("account", "entry", "author", "reason"))
+            changes.add_row(at, *words, dollars(adjustment["usd"], signed=True))
         parts += ["", changes]
     notes = _notes(found, query)
     values = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
-    plain = orjson.dumps(values, default=lambda one: float(one) if isinstance(one, Decimal) else str(one))
+    plain = orjson.dumps(values, default=lambda value: float(value) if isinstance(value, Decimal) else str(value))
     return Report(orjson.loads(plain), parts, notes, width=WIDE, done=done)
 
 

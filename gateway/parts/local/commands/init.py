@@ -55,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
         before, tiers = text[: text.index("\ntiers:") + 1], text[text.index("\ntiers:") + 1 : text.index(_AFTER_TIERS)]
         text = before + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
     found = _written(args.out, text)
-    wrong = [str(one) for one in found.problems]
+    wrong = [str(problem) for problem in found.problems]
     tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out and not wrong else {}
     used = {place.url for rung in rungs for place in (rung.place, *rung.also)}
     result = {
         "config": str(args.out),
         "key_env": args.key_env,
-        "silent": sorted(url for url in servers.values() if args.server and url not in {one.url for one in places}),
+        "silent": sorted(url for url in servers.values() if args.server and url not in {place.url for place in places}),
         "found": [
             {"name": one.name, "url": one.url, "models": one.models, "wants_key": one.refused, "used": one.url in used}
             for one in places
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "advice": _advice(rungs),
         "written": not wrong,
         "problems": wrong,
-        "warnings": [str(one) for one in found.warnings if one.file == args.out],
+        "warnings": [str(warning) for warning in found.warnings if warning.file == args.out],
         "tried": tried,
     }
     if args.json:
@@ -94,7 +94,7 @@ def _written(out: Path, text: str) -> check.Findings:
     finally:
         draft.unlink(missing_ok=True)
     problems, warnings = (
-        tuple(replace(one, file=out) if one.file == draft else one for one in some)
+        tuple(replace(finding, file=out) if finding.file == draft else finding for finding in some)
         for some in (found.problems, found.warnings)
     )
     return replace(found, problems=problems, warnings=warnings)
@@ -126,7 +126,7 @@ def _advice(rungs: list[Rung]) -> list[str]:
 
 def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any]) -> str:
     lines = []
-    used = {one["url"] for one in result["found"] if one["used"]}
+    used = {server["url"] for server in result["found"] if server["used"]}
     for place in places:
         state = "does not list its models" if place.models is None else f"{len(place.models)} models"
         if place.refused:
@@ -152,7 +152,7 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
         by_tier = "".join(f"{'not known' if usd is None else f'{usd:.2f}':>11}" for usd in row["usd"].values())
         lines.append(f"{'':<9}{surface:<15}{by_tier}  {row['tokens_in']}, {row['tokens_out']}")
     lines += [f"advice   {said}" for said in result["advice"]]
-    lines += [*result["problems"], *(f"{one} (warning)" for one in result["warnings"])]
+    lines += [*result["problems"], *(f"{warning} (warning)" for warning in result["warnings"])]
     lines += [f"tried    {tier:<14} {said}" for tier, said in result["tried"].items()]
     if not result["written"]:
         lines.append(f"{result['config']} is not written: `tierline up` would refuse it")
