@@ -212,7 +212,7 @@ def _drawn(
     """Yield the rows of each batch after `done` of them: of all languages alike, of similar length."""
     of = Counter(translation.language for translation in translations)
     weights = np.array([1 / of[translation.language] for translation in translations])
-    weights *= [_SHORT_SHARE if one.text.isascii() and len(one.text) < _SHORT else 1.0 for one in translations]
+    weights *= [_SHORT_SHARE if phrase.text.isascii() and len(phrase.text) < _SHORT else 1.0 for phrase in translations]
     weights[::_HELD_OUT] = 0
     weights /= weights.sum()
     lengths = np.array([len(text) for text in texts])

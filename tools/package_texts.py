@@ -146,7 +146,7 @@ def _office_help(root: Path) -> Iterator[tuple[str, str, str]]:
     english = _paragraphs(folders["en-US"]) if "en-US" in folders else {}
     for name, folder in folders.items():
         for key, text in _paragraphs(folder).items() if name != "en-US" else ():
-            ours, theirs = (_SENTENCE.split(_plain(one)) for one in (english.get(key, ""), text))
+            ours, theirs = (_SENTENCE.split(_plain(part)) for part in (english.get(key, ""), text))
             if len(ours) == len(theirs):
                 yield from ((_code(name), sentence, other) for sentence, other in zip(ours, theirs, strict=True))
             elif key in english:

@@ -265,9 +265,9 @@ def _slots(ask: str) -> frozenset[str]:
     return frozenset(_SLOT.findall(ask))
 
 
-def _overlap(one: str, other: str) -> float:
+def _overlap(question: str, other: str) -> float:
     """Return the share of the words of both that both have."""
-    words, others = (set(_WORD.findall(text.lower())) for text in (one, other))
+    words, others = (set(_WORD.findall(text.lower())) for text in (question, other))
     return len(words & others) / max(1, len(words | others))
 
 

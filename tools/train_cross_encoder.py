@@ -230,7 +230,7 @@ def _chunk(work: tuple[int, int]) -> _Packed:
     """Return a chunk of so many pairs, drawn by a seed; pairs too long to be read whole are left out."""
     pairs = _SHARED["source"].epoch(*work)
     read = [
-        (one, pair) for one, pair in zip(_SHARED["encode"](pairs), pairs, strict=True) if len(one.ids) < MOST_TOKENS
+        (code, pair) for code, pair in zip(_SHARED["encode"](pairs), pairs, strict=True) if len(code.ids) < MOST_TOKENS
     ]
     return _Packed(
         np.concatenate([np.array(encoding.ids, np.int32) for encoding, _ in read]),

@@ -100,15 +100,15 @@ def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress
     threshold = chosen_threshold(scores[~family], volatile[~family], weight[~family])
     rounded, scale = _as_integers(table_)
     figures = {
-        "lines_left_out": _shares(scores[~family] >= threshold, volatile[~family], [one.language for one in own]),
+        "lines_left_out": _shares(scores[~family] >= threshold, volatile[~family], [text.language for text in own]),
         "families_left_out": {"barred": float((scores[family] >= threshold).mean()), "n": int(family.sum())},
     }
     facts = {
         "licence": "Apache-2.0: all texts were written for this project",
-        "languages": sorted({one.language for one in own}),
+        "languages": sorted({text.language for text in own}),
         "trained_on": [{"file": f"{SHIPPED.name}/{path.name}", "sha256": _sha256(path)} for path in _files()],
         "texts": {
-            "lines": len({one.origin for one in own}), "filled": len(own), "of_families": len(others),
+            "lines": len({text.origin for text in own}), "filled": len(own), "of_families": len(others),
             "of_families_left_out_as_volatile": int(dropped.sum()),
         },
     }  # fmt: skip

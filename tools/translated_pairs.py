@@ -56,7 +56,7 @@ def chosen(texts: Mapping[str, set[tuple[str, str, str]]], per_source: int = _PE
         for _, own in sorted(by_source.items()):
             # All English of one source: definitions, which are for the alignment alone.
             most = per_source * (_DEFINITIONS if language == ENGLISH else 1)
-            found += sorted(own, key=lambda one: (zlib.crc32(one.english.encode()), one))[:most]
+            found += sorted(own, key=lambda pair: (zlib.crc32(pair.english.encode()), pair))[:most]
     return found
 
 
@@ -100,8 +100,8 @@ class TranslatedPairs:
 
     def _elsewhere(self, _: str, rng: Random) -> tuple[str, str]:
         english = rng.choice(self._english)
-        one, other = rng.choice(self._same[english]), rng.choice(self._same[english])
-        return one.text, english if one.language == other.language else other.text
+        text, other = rng.choice(self._same[english]), rng.choice(self._same[english])
+        return text.text, english if text.language == other.language else other.text
 
     def _exchanged(self, language: str, rng: Random) -> tuple[str, str] | None:
         text = rng.choice(self._texts[language])

@@ -94,7 +94,7 @@ def choose_vocabulary(texts: Mapping[str, Sequence[str]], size: int) -> Vocabula
             used.get(piece, 0.0) > _RARE or not bare or _ALWAYS.match(bare)
         ):
             kept.setdefault(piece)
-    for piece in sorted(used, key=lambda one: (-used[one], one)):
+    for piece in sorted(used, key=lambda name: (-used[name], name)):
         if len(kept) >= size - len(_SPECIAL):
             break
         if piece in scores:

@@ -47,7 +47,7 @@ class BudgetDesk:
             done = await change(owner, usd, cast(Any, per), Why(person.author(), message, "console"))
         except KeysRefused as refused:
             raise NotChanged(f"{refused}.") from None
-        spent = ", ".join(f"{dollars(one.spent / NANO)} of {dollars(one.account.limit / NANO)}" for one in done)
+        spent = ", ".join(f"{dollars(limit.spent / NANO)} of {dollars(limit.account.limit / NANO)}" for limit in done)
         return f"{f'{dollars(usd)} more may be spent' if more else 'Reset'}: {spent} counts as spent."
 
 

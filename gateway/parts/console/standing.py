@@ -187,7 +187,7 @@ class StandingReader:
             lagging={
                 state.surface: names
                 for state in late
-                if (names := [one.name for one in replicas if one.surfaces.get(state.surface) != state.live])
+                if (names := [server.name for server in replicas if server.surfaces.get(state.surface) != state.live])
             },
             workers=len(replicas),
             troubles=[
@@ -196,10 +196,10 @@ class StandingReader:
             ],
             changes=[
                 *(
-                    StandingMark(one.surface, "policy", one.at, f"{one.action} {one.surface}@{one.version[:7]} by "
-                                 f"{one.by}{f': {one.message}' if one.message else ''}")
-                    for one in entries
-                    if one.action != "seed"  # the first versions: nothing changed by them
+                    StandingMark(item.surface, "policy", item.at, f"{item.action} {item.surface}@{item.version[:7]} by "
+                                 f"{item.by}{f': {item.message}' if item.message else ''}")
+                    for item in entries
+                    if item.action != "seed"  # the first versions: nothing changed by them
                 ),
                 *(
                     StandingMark("", "restart", replica.started, f"worker {replica.name} started")
@@ -276,10 +276,10 @@ def chips_of(
     for tier, down in surface["unavailable"].items():
         if not is_passing(down["since_s"]):
             yield StandingChip("bad", f"{tier} down", down["reason"], f"/requests?surface={name}", down["since_s"])
-    for one in standing.out:
-        tier = reader.tier_of(one.backend)
-        if tier in ladder and tier not in surface["unavailable"] and not is_passing(one.since_s, one.cause):
-            yield StandingChip("bad", f"{one.backend} out", one.reason, f"/requests?surface={name}", one.since_s)
+    for out in standing.out:
+        tier = reader.tier_of(out.backend)
+        if tier in ladder and tier not in surface["unavailable"] and not is_passing(out.since_s, out.cause):
+            yield StandingChip("bad", f"{out.backend} out", out.reason, f"/requests?surface={name}", out.since_s)
     for risk in standing.risks:
         if risk.surface == name and (whose := _breached(risk)):
             title = f"more wrong hits than its max_error, of {', '.join(whose)}"
@@ -384,7 +384,7 @@ def version_marks(changes: Sequence[Mapping[str, Any]], standing: StoreStanding)
 def marks_within(marks: Sequence[StandingMark], from_s: float, span_s: float) -> list[dict[str, Any]]:
     """Return the marks within the window in order of time, with their places in it (`at`, 0 to 1)."""
     return [
-        {"surface": one.surface, "kind": one.kind, "text": one.text, "at": at, "since_s": one.at_s}
-        for one in sorted(marks, key=lambda mark: mark.at_s)
-        if 0 <= (at := (one.at_s - from_s) / span_s) <= 1
+        {"surface": mark.surface, "kind": mark.kind, "text": mark.text, "at": at, "since_s": mark.at_s}
+        for mark in sorted(marks, key=lambda mark: mark.at_s)
+        if 0 <= (at := (mark.at_s - from_s) / span_s) <= 1
     ]

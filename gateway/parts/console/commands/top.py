@@ -137,22 +137,22 @@ def _surfaces(surfaces: Sequence[Mapping[str, Any]], *, wide: bool) -> Table:
     rows = table(*headings)
     if wide:
         rows.columns[-1].justify = "left"
-    for one in surfaces:
-        burns = one["burn"] is not None and one["burn"] > 1
+    for row in surfaces:
+        burns = row["burn"] is not None and row["burn"] > 1
         cells: list[str | Text] = [
-            _name(one, wide=wide),
-            f"{one['per_second']:.1f}",
-            Text(NONE if one["goodput"] is None else percent(one["goodput"]), style="red" if burns else ""),
-            Text(NONE if one["burn"] is None else f"{one['burn']:.1f}", style="red" if burns else ""),
-            _ttft(one["ttft_p95"], one["ttft_limit"], wide=wide),
-            percent(one["paths"]["hits"]),
-            percent(one["paths"]["escalated"]),
-            f"{dollars(round(one['per_1000'], 4))}{'+?' if one['cost_unknown'] else ''}",
+            _name(row, wide=wide),
+            f"{row['per_second']:.1f}",
+            Text(NONE if row["goodput"] is None else percent(row["goodput"]), style="red" if burns else ""),
+            Text(NONE if row["burn"] is None else f"{row['burn']:.1f}", style="red" if burns else ""),
+            _ttft(row["ttft_p95"], row["ttft_limit"], wide=wide),
+            percent(row["paths"]["hits"]),
+            percent(row["paths"]["escalated"]),
+            f"{dollars(round(row['per_1000'], 4))}{'+?' if row['cost_unknown'] else ''}",
         ]
         if wide:
-            counts = (one["ended"][name] for name in ("late", "failed", "refused"))
-            cells[2:2] = [f"{one['in_flight']:.1f}", f"{one['requests']:,}", *(f"{count:,}" for count in counts)]
-            cells.append(_bar(one["paths"]))
+            counts = (row["ended"][name] for name in ("late", "failed", "refused"))
+            cells[2:2] = [f"{row['in_flight']:.1f}", f"{row['requests']:,}", *(f"{count:,}" for count in counts)]
+            cells.append(_bar(row["paths"]))
         rows.add_row(*cells)
     return rows
 

@@ -314,11 +314,11 @@ def counted_lookups(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             outcomes[a.get(names.CACHE_REASON) or a.get(names.CACHE_OUTCOME, "no outcome")] += 1
             beside = {veto.rpartition(" ")[0] for veto in a.get(names.VETOED, ())}
             for guard in filter(None, {decided, *beside}):
-                one = guards.setdefault(guard, {"guard": guard, "requests": 0, "decided": 0, "examples": []})
-                one["requests"] += 1
-                one["decided"] += guard == decided
-                if guard == decided and len(one["examples"]) < _EXAMPLES:
-                    one["examples"].append(
+                vetoing = guards.setdefault(guard, {"guard": guard, "requests": 0, "decided": 0, "examples": []})
+                vetoing["requests"] += 1
+                vetoing["decided"] += guard == decided
+                if guard == decided and len(vetoing["examples"]) < _EXAMPLES:
+                    vetoing["examples"].append(
                         {
                             "request_id": row["request_id"],
                             "entry_ms": row["entry_ms"],

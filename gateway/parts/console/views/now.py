@@ -207,17 +207,17 @@ class NowView:
             quality = None if holdout is None else holdout.value.get(surface)
             surfaces.append(_surface(surface, rows, whole, basis, quality or _UNKNOWN, missed.get(surface, ())))
         standing = await self._add_standing(surfaces, by_surface, from_ms, span_ms)
-        flips = [flip for one in surfaces for flip in _flips_in(one, by_surface[one["surface"]], from_ms, span_ms)]
+        flips = [flip for view in surfaces for flip in _flips_in(view, by_surface[view["surface"]], from_ms, span_ms)]
         marks = [*version_marks(changes, standing), *standing.changes, *flips]
         needs = list(self._down())  # what may be the cause goes before the limits that are missed by it
         needs += needs_of(standing, self._standing) if self._standing is not None else []
         needs += [*child_needs(self._logs, now), *self._limits.needs(standing.readiness.get("tiers") or {}, now)]
         needs += [] if self._budgets is None else await self._budgets.needs()
         needs += flapping(flips, now, SPANS[span])
-        for one in surfaces:
-            own = list(needs_of_surface(one, missed.get(one["surface"], ()), marks, from_ms, span_ms))
-            if one["state"] == "needs" and all(need.level != "bad" for need in own):
-                one["state"] = "over"
+        for view in surfaces:
+            own = list(needs_of_surface(view, missed.get(view["surface"], ()), marks, from_ms, span_ms))
+            if view["state"] == "needs" and all(need.level != "bad" for need in own):
+                view["state"] = "over"
             needs += own
         if before is not None:
             needs += await self._beside_before(surfaces, by_surface, before.value, marks, (from_ms, span_ms))
@@ -498,7 +498,7 @@ def _totals(surfaces: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the figures of all surfaces together."""
     held, good = (sum(surface[name] for surface in surfaces) for name in ("held", "good"))
     ended = {
-        name: sum(one["ended"][name] for one in surfaces) for name in ("good", "late", "poor", "failed", "refused")
+        name: sum(row["ended"][name] for row in surfaces) for name in ("good", "late", "poor", "failed", "refused")
     }
     sums = {name: math.fsum(surface["saved"][name] for surface in surfaces) for name in SAVING_SUMS}
     return {

@@ -78,7 +78,7 @@ def pages(sources: Sources) -> Iterator[Page]:
         values = _values(query, numbers)
         edited = with_numbers(text, values)
         data |= {"version": in_force["version"], "policy": in_force["policy"], "edited": edited}
-        data["changes"] = [_change(one, values[one.name]) for one in numbers if values[one.name] != one.value]
+        data["changes"] = [_change(field, values[field.name]) for field in numbers if values[field.name] != field.value]
         shown = [_number(number, values[number.name]) for number in numbers]
         data["numbers"] = shown
         checked = await asyncio.to_thread(checker.check, edited)

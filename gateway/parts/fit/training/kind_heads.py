@@ -112,8 +112,8 @@ def _evenly(part: NDArray[Any], source: NDArray[Any]) -> Floats:
     weight = np.zeros(len(part))
     for number in np.unique(part):
         sources = np.unique(source[part == number])
-        for one in sources:
-            own = (part == number) & (source == one)
+        for kind_source in sources:
+            own = (part == number) & (source == kind_source)
             weight[own] = 1.0 / (len(sources) * own.sum())
     return np.asarray(weight * len(weight) / weight.sum())
 

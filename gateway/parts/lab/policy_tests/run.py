@@ -240,8 +240,8 @@ def _requests_together(
     found: list[Mismatch] = []
     outcomes: list[CaseOutcome] = []
     read = [requests.of(body, under.policy) for _, body in test.bodies]
-    for (name, _), one in zip(test.bodies, read, strict=True):
-        request = Request(one.features, one.body, {**one.given, **test.case.given}, one.difficulty)
+    for (name, _), parsed in zip(test.bodies, read, strict=True):
+        request = Request(parsed.features, parsed.body, {**parsed.given, **test.case.given}, parsed.difficulty)
         outcome = under.run(test.case, request)
         outcomes.append(outcome)
         coverage.add(outcome.parts)

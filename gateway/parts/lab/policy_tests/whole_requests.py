@@ -41,7 +41,7 @@ def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
     if policy.input is not None:
         texts = shorter_input(body["messages"], policy.input).texts
-        messages = [{**one, "content": texts[i]} if i in texts else one for i, one in enumerate(body["messages"])]
+        messages = [{**turn, "content": texts[i]} if i in texts else turn for i, turn in enumerate(body["messages"])]
         body = {**body, "messages": messages}
     difficulty, features = rated_in_conversation(policy, classifier(), embedder(), features_of(body))
     return Request(features, body, {"room": room_needed(body)}, difficulty)

@@ -239,9 +239,9 @@ class CellDecider:
             for name, numbers in constants_by_name(rule).items():
                 if name in numeric:  # 0 is the only number that is false
                     constants.setdefault(numeric[name], {0.0}).update(numbers)
-            for one, other in _compared_pairs(rule):
-                if one in numeric and other in numeric:
-                    columns.append(_compared(values[numeric[one]], values[numeric[other]]))
+            for less, other in _compared_pairs(rule):
+                if less in numeric and other in numeric:
+                    columns.append(_compared(values[numeric[less]], values[numeric[other]]))
             if "kind" in rule.names:
                 columns.append((np.where(inputs.in_domain, inputs.kind, 0), len(inputs.kinds) + 1))
             if rule.names & _FLAGS:
@@ -410,7 +410,7 @@ def _position(values: Floats, constants: Sequence[float]) -> tuple[Ints, int]:
 
 
 def _compared(values: Floats, other: Floats) -> tuple[Ints, int]:
-    """Return 0, 1 or 2 where `values` is less than, equal to or greater than `other`; 3 where one of them is missing."""
+    """Return 0, 1 or 2 where `values` is below, equal to or above `other`; 3 where one of them is missing."""
     sign = np.where(values < other, 0, np.where(values == other, 1, np.where(values > other, 2, 3)))
     return sign.astype(np.int64), 4
 
