@@ -41,6 +41,8 @@ DOCUMENTS = sorted(
 )
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
 INSTALLED = [part for part in PARTS if part.installed]
+WIDEST = 120
+"""Most characters of a line outside tables."""
 
 
 @cache
@@ -332,13 +334,21 @@ def test_named_modules_are_there(name: str) -> None:
     assert sorted(module for module in dotted | run if not is_module(module)) == []
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "CHANGELOG.md"])
+def test_lines_are_no_wider_than_a_window(name: str) -> None:
+    """But for tables, whose rows are lines."""
+    lines = enumerate(read(name).splitlines(), 1)
+    assert [number for number, line in lines if len(line) > WIDEST and not line.startswith("|")] == []
+
+
 def test_the_readme_is_short() -> None:
     assert len(read("README.md").splitlines()) <= 150
 
 
 def glossary() -> dict[str, str]:
     _, _, text = read("gateway/README.md").partition("\n## Glossary\n")
-    return dict(re.findall(r"^- \*\*([^*]+)\*\*: (.+)$", text.partition("\n## ")[0], re.MULTILINE))
+    rows = re.findall(r"^- \*\*([^*]+)\*\*: (.+(?:\n  .+)*)$", text.partition("\n## ")[0], re.MULTILINE)
+    return {word: " ".join(meaning.split()) for word, meaning in rows}
 
 
 def test_the_glossary_has_25_words() -> None:
