@@ -9,7 +9,8 @@ reply's bytes; each event's bytes. The gateway may change this and nothing else:
 
     request   `model`; `stream_options.include_usage` of a stream; `prompt_cache_key`, which it hashes with the tenant;
               output limits above the policy's, or none where it has one; ids of tool calls beyond the 40 characters
-              that OpenAI takes (not sent here); white space and escapes of the JSON text
+              that OpenAI takes, and custom tools, which other servers lack (neither is sent here); white space and
+              escapes of the JSON text
     reply     texts of signed or encrypted reasoning, which it seals: such a reply is compared by its values
     stream    the usage's own chunk, sent only to a client that asked for it (compared by its values), and for such a
               client `"usage":null` in the chunks that lack it; comment lines
@@ -115,6 +116,8 @@ class Cases:
         """Return the case with this number, which its body holds as `x_case`."""
         rng, values = self._rng, self._values
         body = values.object_of(CompletionCreateParamsNonStreaming)
+        while b'"custom"' in orjson.dumps(body):
+            body = values.object_of(CompletionCreateParamsNonStreaming)
         body |= {"model": "chat", "messages": body["messages"] or [{"role": "user", "content": values.text()}]}
         body.pop("stream", None)
         if streamed := rng.random() < 0.5:

@@ -21,7 +21,7 @@ UNKNOWN = 1
 
 def texts() -> list[str]:
     """Lines of the exam in nineteen languages, and texts of random signs, words without spaces and odd spaces."""
-    files = sorted((ROOT / "tools" / "exam").rglob("*.toml"))
+    files = sorted((ROOT / "tests" / "bench" / "exam").rglob("*.toml"))
     lines = [line for path in files for line in path.read_text(encoding="utf-8").splitlines()]
     generator = random.Random(0)
     some = generator.sample([line for line in lines if line.strip()], 1_500)

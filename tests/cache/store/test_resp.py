@@ -76,14 +76,11 @@ def test_the_memory_of_several_servers_is_the_least_of_them() -> None:
 
 
 def test_replies_are_read() -> None:
-    """Entries of a stream, elements with their cosine, documents nearest first, and which commands a server knows."""
+    """Entries of a stream, elements with their cosine, and which commands a server knows."""
     assert resp.entries([[b"1-0", [b"v", b"a"]], [b"2-0", [b"x", b"b"]]]) == [("1-0", b"a"), ("2-0", b"")]
     assert resp.part_of([[b"s", [[b"1-0", [b"v", b"a"]]]]], b"s") == [[b"1-0", [b"v", b"a"]]]
     assert resp.part_of(None, b"s") == []
     assert resp.similar([b"one", b"1", b"other", b"0.75"]) == [(b"one", 1.0), (b"other", 0.5)]
-    found = resp.documents([2, b"far", [b"id", b"1", b"distance", b"0.4"], b"near", [b"id", b"2", b"distance", b"0"]])
-    assert [(fields[b"id"], cosine) for fields, cosine in found] == [(b"2", 1.0), (b"1", 0.6)]
-    assert resp.documents([1, b"expired", None]) == []
     assert resp.known(["vadd", "ft.search"], [[b"vadd"], None]) == {"vadd"}
 
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from anthropic.lib.streaming._messages import accumulate_event
 
-from gateway.caching.replay import in_pieces
 from gateway.chat.completions import Assembler, chunks_of
 from gateway.dialects.messages.backend_replies import MessageChunks, chat_usage, completion_of
 from gateway.dialects.messages.sealing import sealed
@@ -103,15 +102,8 @@ def written(chunks: Iterable[dict[str, Any]], *, thinks: bool = True) -> dict[st
     return read(b"".join([writer.chunk(copied(chunk)) for chunk in chunks]) + writer.done())
 
 
-def paced(completion: dict[str, Any]) -> list[dict[str, Any]]:
-    """The chunks of a stored answer that is replayed at its own speed."""
-    return [
-        dict(piece) for chunk in chunks_of(completion) for piece in (in_pieces(chunk) if chunk["choices"] else [chunk])
-    ]
-
-
 def test_a_message_keeps_its_own_form_for_a_client_of_the_dialect() -> None:
-    """Live, stored and given whole, stored and replayed at once or at its own speed, and as JSON."""
+    """Live, stored and given whole, stored and replayed, and as JSON."""
     live = streamed(MESSAGE, native=True)
     stored = assembled(live)
     whole = copied(completion_of(MESSAGE, MAKER, native=True))
@@ -119,10 +111,8 @@ def test_a_message_keeps_its_own_form_for_a_client_of_the_dialect() -> None:
         "live": written(live),
         "stored": message_of(stored, thinking=False),
         "replayed": written(chunks_of(stored)),
-        "paced": written(paced(stored)),
         "whole": message_of(whole, thinking=False),
         "whole as a stream": written(chunks_of(whole)),
-        "whole, paced": written(paced(whole)),
     }
     for name, reply in replies.items():
         assert reply["content"] == SEALED, name
