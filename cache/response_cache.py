@@ -177,25 +177,25 @@ class ResponseCache:
     async def match(
         self,
         plan: CachePlan,
-        found: Candidates | Lookup,
+        candidates: Candidates | Lookup,
         allowed_tiers: Set[str] | None = None,
         *,
         needed: bool = False,
         left_s: float = math.inf,
     ) -> Lookup:
-        """Return the answer of the best candidate that was `found` if it may be served.
+        """Return the answer of the best of `candidates` if it may be served.
 
         Unless `needed`, a sampled request is answered by a model all the same, to compare the two answers. `left_s` is
         the time left for the request in seconds; the cross-encoder takes no longer.
         """
         semantic, keys = plan.policy.semantic, plan.keys
-        if isinstance(found, Lookup):
-            return found
+        if isinstance(candidates, Lookup):
+            return candidates
         if semantic is None or keys is None or keys.question is None:
             return Lookup("bypass")
         passed: Lookup | None = None
         while True:
-            best = await self._candidates.check(found, keys.question, semantic, left_s)
+            best = await self._candidates.check(candidates, keys.question, semantic, left_s)
             certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
             refused = self._candidates.refused(plan, semantic, best, certain=certain, again=passed is not None)
             near, verdict = best.near, best.verdict
@@ -215,13 +215,13 @@ class ResponseCache:
             passed = passed or with_neighbour(best, entry)
             # An answer that only this request may not have hides those of the neighbours behind it.
             others = (
-                self._candidates.without(found, near, keys.question, semantic)
+                self._candidates.without(candidates, near, keys.question, semantic)
                 if entry.reason in _OF_THE_REQUEST
                 else None
             )
             if others is None:
                 return passed
-            found, left_s = others, left_s - best.checked.waited_s
+            candidates, left_s = others, left_s - best.checked.waited_s
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
             self._back_fill(plan, near, verdict.score, entry, semantic.ttl)

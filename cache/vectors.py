@@ -78,12 +78,12 @@ class VectorCache:
         (values,) = await self._store.ask([Command((b"MGET", *(key.encode() for key in keys)))], _READ_S)
         if not isinstance(values, list) or len(values) != len(keys):
             return [None] * len(keys)
-        found = []
+        vectors = []
         for done, (key, value) in enumerate(zip(keys, values, strict=True), start=1):
             if done % _SLICE == 0:
                 await asyncio.sleep(0)
-            found.append(self._decoded(key, value))
-        return found
+            vectors.append(self._decoded(key, value))
+        return vectors
 
     async def write(self, vectors: Mapping[str, StoredVector]) -> None:
         """Store vectors by their keys, in slices, between which the event loop serves others."""

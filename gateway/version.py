@@ -34,8 +34,8 @@ def version_of(root: Path) -> str:
     """Return the version of a checkout, an unpacked archive of the repository, or an unpacked sdist."""
     if (info := root / "PKG-INFO").is_file():
         return re.findall(r"^Version: (.+)$", info.read_text("utf-8"), re.MULTILINE)[0]  # type: ignore[no-any-return]
-    found = _DESCRIBED.fullmatch(_git(root) or _archived(root))
-    release, commits, node, dirty = found.group("release", "commits", "node", "dirty") if found else (None,) * 4
+    described = _DESCRIBED.fullmatch(_git(root) or _archived(root))
+    release, commits, node, dirty = described.group("release", "commits", "node", "dirty") if described else (None,) * 4
     if not release:
         changelog = (root / "CHANGELOG.md").read_text("utf-8")
         [release] = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", changelog, re.MULTILINE)[:1]

@@ -92,20 +92,20 @@ class Difference:
 
 def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = lambda _: 0) -> Difference:
     """Return how two policies differ. `line_of` gives the line of a key in the new policy's file."""
-    found = _Differences(before, after, line_of)
+    differences = _Differences(before, after, line_of)
     for name in Rules.model_fields:
-        found.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
+        differences.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
     drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "tier_fields", "output", "cache"))
-    return Difference(tuple(found.changes), drops)
+    return Difference(tuple(differences.changes), drops)
 
 
-def unguarded_quality(found: Difference, after: Rules) -> Finding | None:
+def unguarded_quality(difference: Difference, after: Rules) -> Finding | None:
     """Return the finding of a change whose canary would not notice that answers become worse; None without one."""
     if after.rollout is None or after.rollout.guard.quality is not None:
         return None
     moving = [
         change.path
-        for change in found.in_force
+        for change in difference.in_force
         if any(f"{change.path}.".startswith((f"{dotted(key)}.", f"{dotted(key)}[")) for key in _MOVE_QUALITY)
     ]
     if not moving:

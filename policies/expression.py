@@ -176,12 +176,12 @@ def _in_digits(number: str) -> str | None:
 def _not_a_rule(text: str, error: SyntaxError) -> ExpressionError:
     """Return the error for a rule that Python cannot parse, with what to write instead of what is known to be wrong."""
     bare = re.sub(r"""'[^']*'|"[^"]*\"""", lambda quoted: " " * len(quoted[0]), text)
-    if found := _FOREIGN.search(bare):
-        word = _INSTEAD.get(found[0]) or found[0].lower()
+    if foreign := _FOREIGN.search(bare):
+        word = _INSTEAD.get(foreign[0]) or foreign[0].lower()
         mended = _FOREIGN.sub(lambda other: f" {_INSTEAD.get(other[0]) or other[0].lower()} ", bare)
         instead = None if "'" in text or '"' in text else " ".join(mended.split())
         return ExpressionError(
-            f"{text!r} is not a rule: {found[0]!r} has no meaning; write {word!r}", found.start(), instead
+            f"{text!r} is not a rule: {foreign[0]!r} has no meaning; write {word!r}", foreign.start(), instead
         )
     at = error.offset - 1 if error.offset and 0 < error.offset <= len(text) else None
     return ExpressionError(f"{text!r} is not a rule: {error.msg}; write such as 'tokens_in < 3000 and not stream'", at)

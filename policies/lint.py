@@ -22,18 +22,18 @@ _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_
 
 def faults(policy: Rules) -> list[Finding]:
     """Return a finding for each rule that can never hold, in whole or in one of its comparisons, and other faults."""
-    found = []
+    findings = []
     for at, rule, ranges in _rules(policy):
         for dead, start in _dead(rule, ranges):
             message = f"{dead.source!r} can never hold: {_named(dead, ranges)}"
             share = _as_share(rule, dead, start, ranges)
             mend, edits = (f"write {share!r}", (Edit(at, written(share)),)) if share else without_rule(policy, at)
-            found.append(Finding(at, message, "T205", mend, edits, start))
+            findings.append(Finding(at, message, "T205", mend, edits, start))
     if policy.learn is not None and policy.learn.apply == "canary" and policy.rollout is None:
         at = ("learn", "apply")
         message = "there is no `rollout` section, so a canary has no steps and no guard"
-        found.append(Finding(at, message, "T602", "add one, or write propose", (Edit(at, "propose"),)))
-    return found
+        findings.append(Finding(at, message, "T602", "add one, or write propose", (Edit(at, "propose"),)))
+    return findings
 
 
 def lint(policy: Rules) -> list[Finding]:

@@ -227,8 +227,8 @@ class PolicySource:
         return self._joined(policies, [])
 
     def _joined(self, read: Sequence[tuple[Policy, Document]], problems: list[Problem]) -> PolicySet:
-        found = [*problems, *problems_together(read), *self.misfits(read), *self._unusable_classifiers(read)]
-        problems = list(dict.fromkeys(found))  # a mistake in the defaults is one of every policy
+        problems_found = [*problems, *problems_together(read), *self.misfits(read), *self._unusable_classifiers(read)]
+        problems = list(dict.fromkeys(problems_found))  # a mistake in the defaults is one of every policy
         by_name, by_header = names(read, [])
         if not problems and self.default_surface not in {policy.surface for policy, _ in read}:
             near = did_you_mean(self.default_surface, by_name)

@@ -146,8 +146,8 @@ _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
 
 def patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
     """Return the wildcards with their policies, the most specific first."""
-    found = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
-    return sorted(found, key=lambda pair: weight(pair[0]), reverse=True)
+    wildcards = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
+    return sorted(wildcards, key=lambda pair: weight(pair[0]), reverse=True)
 
 
 def names(

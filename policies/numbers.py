@@ -75,16 +75,16 @@ class NotANumber(ValueError):
 
 def numbers_of(text: str) -> list[PolicyNumber]:
     """Return the numbers of a valid policy's text, in a fixed order."""
-    found = [number for path in _rules(text) for number in _of_rule(text, path)]
+    numbers = [number for path in _rules(text) for number in _of_rule(text, path)]
     for path, (group, label, least) in _ALONE.items():
         node = node_at(text, path)
         if isinstance(node, yaml.ScalarNode):
             number = _alone(text[node.start_mark.index : node.end_mark.index], path, group, label, least)
-            found += [] if number is None else [number]
+            numbers += [] if number is None else [number]
         elif path in _UNWRITTEN and isinstance(node_at(text, path[:-1]), yaml.MappingNode):
             value = _UNWRITTEN[path]
-            found.append(PolicyNumber(dotted(path), path, group, label, value, "", least, 1.0, 0.01))
-    return found
+            numbers.append(PolicyNumber(dotted(path), path, group, label, value, "", least, 1.0, 0.01))
+    return numbers
 
 
 def with_numbers(text: str, values: Mapping[str, float]) -> str:

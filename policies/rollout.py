@@ -23,10 +23,10 @@ def _signed(sign: str, what: str, read: Callable[[object], object]) -> Callable[
     def parse(value: object) -> object:
         if not isinstance(value, str) or not value.startswith(sign):
             raise ValueError(f"{value!r} is not {what}")
-        found = read(value[1:])
-        if not isinstance(found, int | float) or found < 0:
+        amount = read(value[1:])
+        if not isinstance(amount, int | float) or amount < 0:
             raise ValueError(f"{value!r} is not a share; write -1% or +10%")
-        return -float(found) if sign == "-" else float(found)
+        return -float(amount) if sign == "-" else float(amount)
 
     return parse
 

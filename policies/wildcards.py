@@ -23,10 +23,10 @@ def matches(pattern: str, name: str) -> bool:
     if end < at or not name.startswith(first) or not name.endswith(last):
         return False
     for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
+        place = name.find(part, at, end)
+        if place < 0:
             return False
-        at = found + len(part)
+        at = place + len(part)
     return True
 
 

@@ -155,9 +155,9 @@ def _office_help(root: Path) -> Iterator[tuple[str, str, str]]:
 
 def _paragraphs(folder: Path) -> Keyed:
     return {
-        (path.relative_to(folder).as_posix(), found[2]): found[3]
+        (path.relative_to(folder).as_posix(), match[2]): match[3]
         for path in folder.rglob("*.html")
-        for found in _PARAGRAPH.finditer(path.read_text("utf-8"))
+        for match in _PARAGRAPH.finditer(path.read_text("utf-8"))
     }
 
 
@@ -183,8 +183,8 @@ def _messages_in(archive: Path) -> Keyed:
 
 def _properties(text: str) -> Iterator[tuple[str, str]]:
     for line in text.splitlines():
-        if found := _PROPERTY.match(line):
-            yield found[1], found[2]
+        if match := _PROPERTY.match(line):
+            yield match[1], match[2]
 
 
 def _fluent(text: str) -> Iterator[tuple[str, str]]:
@@ -224,27 +224,27 @@ def _definitions(root: Path) -> Iterator[tuple[str, str, str]]:
 def _pages(folder: Path) -> dict[str, list[str]]:
     return {
         path.relative_to(folder).as_posix(): [
-            found[2] for found in _PAGE_PART.finditer(_PAGE_FACTS.sub("", path.read_text("utf-8")))
+            match[2] for match in _PAGE_PART.finditer(_PAGE_FACTS.sub("", path.read_text("utf-8")))
         ]
         for path in folder.rglob("*.page")
     }
 
 
-def write_texts(found: Texts, path: Path) -> None:
+def write_texts(texts: Texts, path: Path) -> None:
     """Write the file of the module's docstring."""
-    rows = [(code, *row) for code in sorted(found) for row in sorted(found[code])]
+    rows = [(code, *row) for code in sorted(texts) for row in sorted(texts[code])]
     path.write_text("".join("\t".join(row) + "\n" for row in rows), "utf-8")
 
 
 def read_texts(path: Path) -> Texts:
     """Read the file that this tool writes. Raises DataError, OSError."""
-    found: Texts = defaultdict(set)
+    texts: Texts = defaultdict(set)
     for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         parts = line.split("\t")
         if len(parts) != 4:
             raise DataError(f"{path}, line {number}: not `language TAB source TAB English TAB text`")
-        found[parts[0]].add((parts[1], parts[2], parts[3]))
-    return found
+        texts[parts[0]].add((parts[1], parts[2], parts[3]))
+    return texts
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -258,14 +258,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         if args.download:
             download(packages_of(args.download), args.packages, on_progress)
-        found = collect(args.packages, on_progress)
-        write_texts(found, args.out)
-        counts = {code: Counter(source for source, *_ in found[code]) for code in sorted(found)}
+        texts = collect(args.packages, on_progress)
+        write_texts(texts, args.out)
+        counts = {code: Counter(source for source, *_ in texts[code]) for code in sorted(texts)}
         sources = sorted({source for counted in counts.values() for source in counted})
         made = table("language", *sources)
         for code, counted in counts.items():
             made.add_row(code, *(str(counted[source]) for source in sources))
-        done = [f"{sum(map(len, found.values()))} texts written to {args.out}"]
+        done = [f"{sum(map(len, texts.values()))} texts written to {args.out}"]
         return Report({code: dict(counted) for code, counted in counts.items()}, [made], title="texts", done=done)
 
     return command.run(parser, work, argv)

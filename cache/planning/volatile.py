@@ -135,12 +135,12 @@ def sentences_of(text: str) -> tuple[list[str], int]:
     """Return the sentences to judge, in lower case, and how many there are: the first, the last two, and questions."""
     if len(text) > 2 * _END:
         text = f"{text[:_END]}\n{text[-_END:]}"
-    found = [sentence for sentence in map(str.strip, _SENTENCE.split(text.lower())) if sentence]
-    count = len(found)
+    sentences = [sentence for sentence in map(str.strip, _SENTENCE.split(text.lower())) if sentence]
+    count = len(sentences)
     if count > 3:
-        asked = [sentence for sentence in found[1:-2] if sentence.endswith(_QUESTION_MARKS)]
-        found = [found[0], *asked[: _MOST_SENTENCES - 3], *found[-2:]]
-    return found, count
+        asked = [sentence for sentence in sentences[1:-2] if sentence.endswith(_QUESTION_MARKS)]
+        sentences = [sentences[0], *asked[: _MOST_SENTENCES - 3], *sentences[-2:]]
+    return sentences, count
 
 
 class VolatileHead:

@@ -222,7 +222,7 @@ def _unknown_token(tokenizer: Tokenizer) -> int | None:
     """Return the id that the tokenizer gives to what it does not know; None where it knows everything."""
     # Only these keys are read: as Python strings all tokens would take many megabytes.
     _, _, model = tokenizer.to_str().partition('"model":')
-    stated = {found[1]: json.loads(found[2]) for found in _UNKNOWN.finditer(model)}
+    stated = {match[1]: json.loads(match[2]) for match in _UNKNOWN.finditer(model)}
     token, number = stated.get("unk_token"), stated.get("unk_id")  # Unigram names it by its number
     return number if token is None else tokenizer.token_to_id(token)
 

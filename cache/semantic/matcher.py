@@ -119,10 +119,10 @@ class SemanticMatcher:
         return BestNeighbour(found.near[best.place], best.verdict, checked, chosen.vetoed)
 
     def without(
-        self, found: Candidates, passed: Neighbour, question: str, semantic: SemanticCache
+        self, candidates: Candidates, passed: Neighbour, question: str, semantic: SemanticCache
     ) -> Candidates | None:
         """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
-        near = [neighbour for neighbour in found.near if neighbour is not passed]
+        near = [neighbour for neighbour in candidates.near if neighbour is not passed]
         most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
         chosen = shortlist(self._decide(semantic), question, [(hit.question, hit.similarity) for hit in near], most)
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)

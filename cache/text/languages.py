@@ -65,14 +65,14 @@ _LEAST_SHARE: Final = 0.01
 
 def groups_of_letters(text: str) -> list[int]:
     """Return the hashes, 0..BUCKETS, of the words of a text and of the groups of letters in them."""
-    found = []
+    grams = []
     for word in _WORDS.findall(text.lower())[:_READ_WORDS]:
         marked = f"<{word}>".encode("utf-32-le")
         size = len(marked)
-        found.append(zlib.crc32(marked))
+        grams.append(zlib.crc32(marked))
         for width in range(8, min(4 * _LONGEST_GROUP + 1, size), 4):
-            found += [zlib.crc32(marked[at : at + width]) for at in range(0, size - width + 1, 4)]
-    return [gram % BUCKETS for gram in found]
+            grams += [zlib.crc32(marked[at : at + width]) for at in range(0, size - width + 1, 4)]
+    return [gram % BUCKETS for gram in grams]
 
 
 @lru_cache(maxsize=16_384)

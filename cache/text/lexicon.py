@@ -243,9 +243,9 @@ class Lexicon:
             while at < end:
                 sign = text[at]
                 if sign in sizes or text[at : at + 2] in sizes or sign.isascii() or sign in _DIGITS or at == end - 1:
-                    found = self._entry(text, at, first, end, after)
-                    yield found
-                    at = found.end
+                    entry = self._entry(text, at, first, end, after)
+                    yield entry
+                    at = entry.end
                 else:
                     at += 1
                     yield _Found(sign, (), at - 1, at)

@@ -145,8 +145,8 @@ def rephrased(text: str) -> str:
     text = unwrap(text)
     # These are about a question's beginning, where a match is found without trying every other place.
     for pattern, instead in _FRAMES:
-        if (found := pattern.match(text)) is not None:
-            text = f"{found.expand(instead)}{text[found.end() :]}"
+        if (match := pattern.match(text)) is not None:
+            text = f"{match.expand(instead)}{text[match.end() :]}"
     folded = text.casefold()
     for word, pattern, instead in _ANYWHERE:
         if word in folded:
@@ -273,7 +273,7 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
 def _quotes_in(text: str) -> tuple[str, ...]:
     if text.isascii() and not ('"' in text or "'" in text or "`" in text):
         return ()
-    return tuple(quote.strip().lower() for found in _QUOTES.findall(text) for quote in found if quote.strip())
+    return tuple(quote.strip().lower() for groups in _QUOTES.findall(text) for quote in groups if quote.strip())
 
 
 @lru_cache(maxsize=16_384)

@@ -59,13 +59,13 @@ def script_of(text: str) -> str:
     """
     if text.isascii():
         return "Latin" if any(map(str.isalpha, text)) else ""
-    found = Counter(map(_script, text[:_READ_CHARS]))
-    del found[""]
-    if "Hiragana" in found or "Katakana" in found:
+    scripts = Counter(map(_script, text[:_READ_CHARS]))
+    del scripts[""]
+    if "Hiragana" in scripts or "Katakana" in scripts:
         return "Hiragana"
-    if len(found) > 1:
-        found["Latin"] //= _BESIDE_OTHERS
-    return found.most_common(1)[0][0] if found else ""
+    if len(scripts) > 1:
+        scripts["Latin"] //= _BESIDE_OTHERS
+    return scripts.most_common(1)[0][0] if scripts else ""
 
 
 def is_english(*texts: str) -> bool:

@@ -132,8 +132,8 @@ class StoredEntry:
         return entry
 
     def _text(self, name: bytes) -> str | None:
-        found = dict(zip(self.fields[::2], self.fields[1::2], strict=True)).get(name)
-        return None if found is None else found.decode()
+        value = dict(zip(self.fields[::2], self.fields[1::2], strict=True)).get(name)
+        return None if value is None else value.decode()
 
 
 def _written(value: Any) -> str:

@@ -186,8 +186,8 @@ class AuditTrail:
 
     async def _noted(self, stream: str) -> _Noted | None:
         """Return what is noted beside a stream; None where no entry was appended since versions note that."""
-        found = await self._ask(b"HMGET", f"{stream}:head".encode(), b"id", b"chain", b"count")
-        return None if None in found else _Noted(found[0], found[1].decode(), int(found[2]))
+        values = await self._ask(b"HMGET", f"{stream}:head".encode(), b"id", b"chain", b"count")
+        return None if None in values else _Noted(values[0], values[1].decode(), int(values[2]))
 
     async def _newest_id(self, stream: str) -> bytes | None:
         """Return the id of the newest entry that the stream ever had; None for no stream."""

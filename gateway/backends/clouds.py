@@ -120,19 +120,19 @@ class AwsIdentity(Identity):
         from botocore.session import Session
 
         try:
-            found = self._credentials
-            if found is None or self.failure:
+            credentials = self._credentials
+            if credentials is None or self.failure:
                 session = Session(profile=self._auth.get("profile"))
                 in_files = session.get_config_variable("region") or os.environ.get("AWS_REGION")
                 self._region = self._auth.get("region") or in_files or ""
                 session.set_config_variable("region", self._region or None)
-                found = self._credentials = session.get_credentials()
-            if found is None:
+                credentials = self._credentials = session.get_credentials()
+            if credentials is None:
                 raise NoCredentials("AWS: none in the environment, the shared files, the container or the machine")
-            frozen = found.get_frozen_credentials()
+            frozen = credentials.get_frozen_credentials()
         except (BotoCoreError, ClientError, OSError, ValueError, RuntimeError) as error:
             raise NoCredentials(f"AWS: {error}") from error
-        ends_within = getattr(found, "refresh_needed", None)
+        ends_within = getattr(credentials, "refresh_needed", None)
         pause_s = next((wait for wait in _POLLED_S if ends_within is None or not ends_within(2 * wait)), _POLLED_S[-1])
         secrets = tuple(secret for secret in (frozen.secret_key, frozen.token, frozen.access_key) if secret)
         return Credential(frozen, secrets, renew_s=pause_s)

@@ -334,10 +334,10 @@ class HttpBackend(ABC):
                 raise ContextExceeded(response.status, error)
             if says_most_output(response.status, error):
                 raise OutputRefused(response.status, error)
-            found = refused_in(response.status, error, body)
-            new = [field for field in found if field.may_be_left_out and field not in left_out]
+            fields = refused_in(response.status, error, body)
+            new = [field for field in fields if field.may_be_left_out and field not in left_out]
             if not new or len(left_out) + len(new) > MOST_LEFT_OUT:
-                kind = FieldRefused if any(field.shown in ELSEWHERE for field in found) else BadStatus
+                kind = FieldRefused if any(field.shown in ELSEWHERE for field in fields) else BadStatus
                 raise self._named(kind(response.status, error, retry_after(response.header)), request)
             left_out += new
 

@@ -136,9 +136,9 @@ class Quota:
 
     def refused(self, header: Header, now: float) -> None:
         """Record the limits in an error reply, reading all headers, because one of them may give the reason."""
-        found = [allowance for allowance in self._others if header(allowance.remaining) is not None]
-        self._known += found
-        self._others = [allowance for allowance in self._others if allowance not in found]
+        allowances = [allowance for allowance in self._others if header(allowance.remaining) is not None]
+        self._known += allowances
+        self._others = [allowance for allowance in self._others if allowance not in allowances]
         if self._known:
             self._hear_all(header, now)
 

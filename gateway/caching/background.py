@@ -171,47 +171,47 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
 
     # --- anybody's runs -----------------------------------------------------------------------------------------------
 
-    async def current(self, found: KeptResponse) -> KeptResponse:
+    async def current(self, response: KeptResponse) -> KeptResponse:
         """Return a kept response as it is now: as failed, if its worker has ended."""
-        if found.response["status"] not in UNFINISHED or found.id in self._runs:
-            return found
-        lease = self._kept.lease_of(found.tenant, found.id)
+        if response.response["status"] not in UNFINISHED or response.id in self._runs:
+            return response
+        lease = self._kept.lease_of(response.tenant, response.id)
         (held,) = await self._ask(Command((b"EXISTS", lease.encode())))
         # The response's end is written before its lease goes, so it is read after.
-        found = await self._kept.find(found.tenant, found.id) or found
-        if held or found.response["status"] not in UNFINISHED:
-            return found
-        failed = {**found.response, "status": "failed", "error": {"code": "server_error", "message": _GONE}}
-        return KeptResponse(found.tenant, failed, found.given, found.before)
+        response = await self._kept.find(response.tenant, response.id) or response
+        if held or response.response["status"] not in UNFINISHED:
+            return response
+        failed = {**response.response, "status": "failed", "error": {"code": "server_error", "message": _GONE}}
+        return KeptResponse(response.tenant, failed, response.given, response.before)
 
-    async def cancel(self, found: KeptResponse) -> KeptResponse:
+    async def cancel(self, response: KeptResponse) -> KeptResponse:
         """Cancel a response, wherever it runs, and return it as it is then; the same if it has ended already."""
-        found = await self.current(found)
-        if found.response["status"] not in UNFINISHED:
-            return found
-        if (run := self._runs.get(found.id)) is not None:
+        response = await self.current(response)
+        if response.response["status"] not in UNFINISHED:
+            return response
+        if (run := self._runs.get(response.id)) is not None:
             await run.cancel()
-            return await self._kept.find(found.tenant, found.id) or found
-        lease = self._kept.lease_of(found.tenant, found.id)
+            return await self._kept.find(response.tenant, response.id) or response
+        lease = self._kept.lease_of(response.tenant, response.id)
         await self._ask(Command((b"SET", _note(lease), b"1", b"PX", b"%d" % round(1000 * _NOTE_S))))
         for _ in range(_LOOKS):
             await asyncio.sleep(_LOOK_S)
-            found = await self.current(found)
-            if found.response["status"] not in UNFINISHED:
+            response = await self.current(response)
+            if response.response["status"] not in UNFINISHED:
                 break
-        return found
+        return response
 
     async def delete(self, found: KeptResponse) -> None:
         """Delete a response that is at its end, with its events: nothing is appended to them after it."""
         events = Command((b"DEL", self._events_of(found.tenant, found.id).encode()))
         await self._kept.delete(found.tenant, found.id, *([events] if found.response.get("background") else ()))
 
-    async def events(self, found: KeptResponse, after: int) -> AsyncIterator[bytes] | None:
+    async def events(self, response: KeptResponse, after: int) -> AsyncIterator[bytes] | None:
         """Return the events of a response's stream with numbers above `after`; None if none of them is kept."""
-        page = await self._page(found, "0")
-        return self._events(found, after, page) if page else None
+        page = await self._page(response, "0")
+        return self._events(response, after, page) if page else None
 
-    async def _events(self, found: KeptResponse, after: int, page: list[tuple[str, bytes]]) -> AsyncIterator[bytes]:
+    async def _events(self, response: KeptResponse, after: int, page: list[tuple[str, bytes]]) -> AsyncIterator[bytes]:
         last_id, number, looks = "0", -1, _LOOKS
         while True:
             for event_id, event in page:
@@ -223,23 +223,23 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
                     return
             if not page:
                 await asyncio.sleep(_LOOK_S)
-                found = await self.current(found)
-                looks -= found.response["status"] not in UNFINISHED  # its last events may come a little later
+                response = await self.current(response)
+                looks -= response.response["status"] not in UNFINISHED  # its last events may come a little later
                 if not looks:
                     break
-            page = await self._page(found, last_id)
+            page = await self._page(response, last_id)
         kind = "error"
         members: Json = {"code": "server_error", "message": _UNREAD, "param": None}
-        if found.response["status"] == "failed":
-            kind, members = "response.failed", {"response": found.response}
+        if response.response["status"] == "failed":
+            kind, members = "response.failed", {"response": response.response}
         yield b"event: %b\ndata: %b\n\n" % (
             kind.encode(),
             orjson.dumps({"type": kind, "sequence_number": number + 1, **members}),
         )
 
-    async def _page(self, found: KeptResponse, last_id: str) -> list[tuple[str, bytes]]:
+    async def _page(self, response: KeptResponse, last_id: str) -> list[tuple[str, bytes]]:
         with self._kept.answering():
-            return await self._store.after(self._events_of(found.tenant, found.id), last_id, _PAGE, 0)
+            return await self._store.after(self._events_of(response.tenant, response.id), last_id, _PAGE, 0)
 
     async def _ask(self, command: Command) -> list[Any]:
         with self._kept.answering():

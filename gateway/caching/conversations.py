@@ -47,11 +47,11 @@ class Conversations:
 
     async def find(self, tenant: str, conversation_id: str) -> KeptResponse:
         """Return a tenant's conversation, whose items are what it was `given`."""
-        found = await self._kept.find(tenant, conversation_id)
-        if found is None or found.response["object"] != "conversation":
+        conversation = await self._kept.find(tenant, conversation_id)
+        if conversation is None or conversation.response["object"] != "conversation":
             message = f"Conversation with id {conversation_id!r} not found."
             raise NotFound(message, code="conversation_not_found", param="conversation")
-        return found
+        return conversation
 
     async def open(self, tenant: str, conversation_id: str, hold_s: float = 0.0) -> Items:
         """Return a conversation's items, for a change that takes up to `hold_s` seconds, until `close`.
@@ -70,16 +70,16 @@ class Conversations:
             raise Conflict(_IN_USE, code="conversation_locked", param="conversation", headers=retry_after(1))
         self._kept.leases[conversation_id] = lease
         try:
-            found = self._open[tenant, conversation_id] = await self.find(tenant, conversation_id)
+            conversation = self._open[tenant, conversation_id] = await self.find(tenant, conversation_id)
         except BaseException:
             self.close(tenant, conversation_id)
             raise
-        return found.given
+        return conversation.given
 
     def append(self, tenant: str, conversation_id: str, items: Items, ttl_s: float) -> None:
         """Add items to an open conversation, soon, and let others change it then."""
-        found = self._open[tenant, conversation_id]
-        self._kept.keep(tenant, found.response, [*found.given, *named(items)], [], ttl_s)
+        conversation = self._open[tenant, conversation_id]
+        self._kept.keep(tenant, conversation.response, [*conversation.given, *named(items)], [], ttl_s)
 
     def close(self, tenant: str, conversation_id: str) -> None:
         """End the use of an open conversation."""

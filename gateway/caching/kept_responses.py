@@ -143,13 +143,13 @@ class KeptResponses(BatchTask[str | Release]):
 
     async def find(self, tenant: str, response_id: str) -> KeptResponse | None:
         """Return a tenant's response; None if it is not kept."""
-        found = await self._find(tenant, [response_id])
+        kept = await self._find(tenant, [response_id])
         for wait_s in _LOOK_AGAIN_S:
-            if found:
+            if kept:
                 break
             await asyncio.sleep(wait_s)
-            found = await self._find(tenant, [response_id])
-        return found.get(response_id)
+            kept = await self._find(tenant, [response_id])
+        return kept.get(response_id)
 
     async def conversation(self, tenant: str, response_id: str) -> tuple[list[Json], list[str]] | None:
         """See `PastResponses.conversation`."""
@@ -182,15 +182,15 @@ class KeptResponses(BatchTask[str | Release]):
     async def items(self, tenant: str, wanted: Mapping[str, str]) -> dict[str, Json]:
         """See `PastResponses.items`."""
         responses = list(dict.fromkeys(wanted.values()))
-        found = await self._find(tenant, responses)
+        kept_by_id = await self._find(tenant, responses)
         for wait_s in _LOOK_AGAIN_S:
-            if len(found) == len(responses):
+            if len(kept_by_id) == len(responses):
                 break
             await asyncio.sleep(wait_s)
-            found = await self._find(tenant, responses)
+            kept_by_id = await self._find(tenant, responses)
         return {
             item["id"]: item
-            for kept in found.values()
+            for kept in kept_by_id.values()
             for item in kept.response["output"]
             if wanted.get(item.get("id")) == kept.id
         }

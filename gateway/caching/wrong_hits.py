@@ -91,12 +91,12 @@ class WrongHits:
     async def look(self, hit: ServedHit, *, surface: str, tenant: str) -> WrongHit:
         """Return what `take_back` would do now; nothing is changed. Raises StoreUnavailable."""
         owners = owners_of(tenant, self._teams)
-        found = await self._administration.find(hit.entry_id, await self._administration.scopes(surface, owners))
-        if found is not None and hit.created_at not in (None, found.entry.created_at):
-            found = None
-        owner = found.scope.owner if found is not None else await self._owner(surface, owners)
+        entry = await self._administration.find(hit.entry_id, await self._administration.scopes(surface, owners))
+        if entry is not None and hit.created_at not in (None, entry.entry.created_at):
+            entry = None
+        owner = entry.scope.owner if entry is not None else await self._owner(surface, owners)
         risk = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
-        return WrongHit(hit, surface, owner, found, None if hit.score is None else risk)
+        return WrongHit(hit, surface, owner, entry, None if hit.score is None else risk)
 
     async def take_back(
         self, hit: ServedHit, *, surface: str, tenant: str, request_id: str, rated: bool = False

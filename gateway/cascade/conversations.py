@@ -85,27 +85,27 @@ class ConversationMemory:
         if not named:
             before, this = keys_of(ledger.conversation, features)
             keys = [this, before]  # of an agent's step, the user's messages are those of the step before
-        found = next((conversation for key in keys if (conversation := self._recent.get(key)) is not None), None)
-        if found is not None:
-            found = found.copy()
-            at = found.messages // 2
-            if features.approx_tokens < found.estimate or at >= len(messages) or _mark(messages[at]) != found.mark:
-                found.held.clear()  # the prompt does not begin as the last one did: no provider holds it
-            if "last_tier" in policy.asked and found.tier in policy.tiers:
-                features = features._replace(last_tier=policy.tiers.index(found.tier) + 1)
+        recent = next((conversation for key in keys if (conversation := self._recent.get(key)) is not None), None)
+        if recent is not None:
+            recent = recent.copy()
+            at = recent.messages // 2
+            if features.approx_tokens < recent.estimate or at >= len(messages) or _mark(messages[at]) != recent.mark:
+                recent.held.clear()  # the prompt does not begin as the last one did: no provider holds it
+            if "last_tier" in policy.asked and recent.tier in policy.tiers:
+                features = features._replace(last_tier=policy.tiers.index(recent.tier) + 1)
         count, mark = len(messages), _mark(messages[len(messages) // 2])
         estimate = features.approx_tokens
         longer = policy.prompt_cache == "long" or body.get("prompt_cache_retention") == "24h"
 
         def over(ledger: Ledger) -> None:
-            known = found.copy() if found is not None else KnownConversation()
+            known = recent.copy() if recent is not None else KnownConversation()
             known.messages, known.mark = count, mark
             known.left_out = ledger.tokens_left_out
             self._note(known, ledger, _asked(trace, ledger), estimate - known.left_out, longer=longer)
             self._recent.put(this, known)
 
         trace.then(over)
-        return features, found
+        return features, recent
 
     def costs(self, request: RequestContext) -> Mapping[str, TierCost] | None:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""

@@ -373,8 +373,8 @@ class _Choice:
         inner: dict[str, Any] = {}
         of = ""
         for kind, member in _INNER:
-            if isinstance(found := part.get(kind), dict):
-                inner, of = found, kind
+            if isinstance(value := part.get(kind), dict):
+                inner, of = value, kind
                 changed = _as_text(inner, member) or changed
                 name = inner["name"] if isinstance(inner.get("name"), str) else ""
                 text = inner.get(member) or ""

@@ -170,9 +170,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print a mistake in the arguments, with the name that was perhaps meant, and exit; see argparse."""
-        if (found := _NOT_ONE_OF.search(message)) is not None:
-            near = did_you_mean(found[1], re.findall(r"'([^']*)'", found[2]))
-            message = message.replace(found[0], f"there is no {found[1]!r}{near or f'; it is one of {found[2]}'}")
+        if (match := _NOT_ONE_OF.search(message)) is not None:
+            near = did_you_mean(match[1], re.findall(r"'([^']*)'", match[2]))
+            message = message.replace(match[0], f"there is no {match[1]!r}{near or f'; it is one of {match[2]}'}")
         if message.startswith("the following arguments are required"):
             message += f"; `{self.prog} --help` describes them"
         super().error(message)

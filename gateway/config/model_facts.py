@@ -380,5 +380,5 @@ def _steps(found: Iterable[tuple[int, dict[str, Any]]]) -> dict[str, Any]:
 
 def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
     """Return the rates with this suffix in US dollars per million tokens, those that are there."""
-    found = {name: entry.get(f"{key}{suffix}") for name, key in _RATES.items()}
-    return {name: round(value * 1e6, 6) for name, value in found.items() if value is not None}
+    rates = {name: entry.get(f"{key}{suffix}") for name, key in _RATES.items()}
+    return {name: round(value * 1e6, 6) for name, value in rates.items() if value is not None}

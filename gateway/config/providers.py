@@ -89,10 +89,10 @@ def with_hosted_tiers(environ: Environ) -> Environ:
     if environ.get("OPENAI_API_KEY") or environ.get("OPENAI_BASE_URL"):
         known = known and not environ.get("OPENAI_BASE_URL")
     else:
-        found = next(((provider, url) for provider, url in offered(environ) if provider.unasked), None)
-        if found is None:
+        offer = next(((provider, url) for provider, url in offered(environ) if provider.unasked), None)
+        if offer is None:
             return environ
-        provider, url = found
+        provider, url = offer
         own |= {
             "OPENAI_BASE_URL": url,
             "TIERLINE_HOSTED_KIND": provider.kind,

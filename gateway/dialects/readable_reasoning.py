@@ -37,8 +37,8 @@ def name_asked_for(refusal: Mapping[str, Any]) -> str:
     message = refusal.get("message")
     if not isinstance(message, str) or not _IS_MISSING.search(message):
         return ""
-    found = _ASKED_FOR.search(message)
-    return found[1] if found else ""
+    match = _ASKED_FOR.search(message)
+    return match[1] if match else ""
 
 
 class ReasoningName:

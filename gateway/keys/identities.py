@@ -114,10 +114,10 @@ class Identities:
 
     async def _remembered(self, digest: bytes, token: bytes) -> tuple[float, IssuerConfig, Mapping[str, Any]]:
         """Return until when a token holds, its issuer and its claims. Raises Unauthorized and Overloaded."""
-        found = self._verified.get(digest)
-        if found is not None and found[0] > time.time():
+        verified = self._verified.get(digest)
+        if verified is not None and verified[0] > time.time():
             self._verified.move_to_end(digest)
-            return found
+            return verified
         from gateway.keys.issuer import RETRY_S, IssuerUnavailable
 
         try:

@@ -140,19 +140,19 @@ class Issuer:
 
     async def _refresh(self) -> None:
         try:
-            found = await asyncio.to_thread(self._read, known=self._keys is not None)
+            document = await asyncio.to_thread(self._read, known=self._keys is not None)
         except Exception as error:  # noqa: BLE001  (what an issuer sends is no reason to end the task)
             self._failure = _why(error)
             log.warning("the keys of %s could not be fetched: %s", self.config.issuer, self._failure)
             return
-        self._keys, self._fetched, self._failure = found
+        self._keys, self._fetched, self._failure = document
 
     def _read(self, *, known: bool) -> tuple[KeySet, float, str]:
         """Return the issuer's keys, since when they are known, and why it does not answer. Runs in a thread."""
         try:
             url = self.config.jwks_url or url_of(str(_discovered(self.config.issuer)["jwks_uri"]))
             document, at = _fetched(url), time.time()
-            found = _usable(document)
+            keys = _usable(document)
         except (httpx2.HTTPError, OSError, ValueError, KeyError) as error:
             if known or self._copy is None or not self._copy.is_file():
                 raise
@@ -162,7 +162,7 @@ class Issuer:
             with contextlib.suppress(OSError):
                 self._copy.parent.mkdir(parents=True, exist_ok=True)
                 write_private(self._copy, orjson.dumps({"issuer": self.config.issuer, "at": at, "jwks": document}))
-        return found, at, ""
+        return keys, at, ""
 
     def _verified(self, token: bytes, keys: KeySet, audience: Collection[str]) -> Mapping[str, Any]:
         """Return a token's claims. Raises BadToken, and InvalidKeyIdError for a key that is not among these."""

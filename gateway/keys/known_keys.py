@@ -243,8 +243,8 @@ class KnownKeys:
         drops = self._drops
         try:
             async with self._at_once:
-                there, found = await self._registry.looked_up(digest.hex())
-            caller = self._caller(found)
+                there, key = await self._registry.looked_up(digest.hex())
+            caller = self._caller(key)
         except StoreUnavailable as down:
             if down.reason == "unconfigured":
                 return self.held.hold(digest, None)
@@ -254,8 +254,8 @@ class KnownKeys:
                 raise Overloaded(message, code="keys_unavailable", headers=retry_after(1)) from None
             there, caller = True, self._caller(kept)
         else:
-            if there and found.record.state == "active" and drops == self._drops:
-                self._to_keep.append(found)
+            if there and key.record.state == "active" and drops == self._drops:
+                self._to_keep.append(key)
         held = self.held.hold(digest, caller, there=there)
         self._in_use.set()
         if drops != self._drops:
@@ -272,10 +272,10 @@ class KnownKeys:
         self._lookups -= 1
         return True
 
-    def _caller(self, found: FoundKey) -> Caller:
-        record, configured = found.record, self._configured
-        team = found.team or configured.get(f"team:{record.team}")
-        tenant = found.tenant or configured.get(f"tenant:{record.tenant}")
+    def _caller(self, key: FoundKey) -> Caller:
+        record, configured = key.record, self._configured
+        team = key.team or configured.get(f"team:{record.team}")
+        tenant = key.tenant or configured.get(f"tenant:{record.tenant}")
         return caller_of(record, team, tenant, own=self._is_own(record))
 
     def _is_own(self, record: KeyRecord) -> bool:

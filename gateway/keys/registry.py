@@ -159,8 +159,8 @@ class KeyRegistry:
         changes: list[Change] = [(key, after)]
         shared = {name: value for name, value in fields.items() if name != "expires"}
         before, now = key, time.time()
-        while before.replaces and (found := await self.by_digest(before.replaces)) is not None:
-            before = found
+        while before.replaces and (older := await self.by_digest(before.replaces)) is not None:
+            before = older
             if before.expires is None or before.expires > now:
                 changes.append((before, replace(before, **shared, revision=before.revision + 1)))
         await self._change(changes[::-1], "update", why)
@@ -206,8 +206,8 @@ class KeyRegistry:
     async def find(self, name: str) -> KeyRecord:
         """Return the key with this id, or the only one with this name. Raises KeysRefused."""
         (digest,) = await self._ask(Command((b"HGET", _IDS, name.encode())))
-        if digest is not None and (found := await self.by_digest(digest.decode())) is not None:
-            return found
+        if digest is not None and (record := await self.by_digest(digest.decode())) is not None:
+            return record
         named, _, cut = (
             KeyPage([], "") if name.startswith("k_") else await self.page("", 5, wanted=lambda key: key.name == name)
         )
@@ -241,8 +241,8 @@ class KeyRegistry:
         if not ids:
             return {}
         (digests,) = await self._ask(Command((b"HMGET", _IDS, *map(str.encode, ids))))
-        found = await self.by_digests([digest.decode() for digest in digests if digest])
-        return {key.id: key for key in found.values()}
+        records = await self.by_digests([digest.decode() for digest in digests if digest])
+        return {key.id: key for key in records.values()}
 
     async def page(
         self, after: str = "", most: int = 100, *, team: str = "", wanted: Callable[[KeyRecord], bool] | None = None
@@ -266,9 +266,9 @@ class KeyRegistry:
             if not ids:
                 return KeyPage(keys, "")
             (digests,) = await self._ask(Command((b"HMGET", _IDS, *ids)))
-            found = await self.by_digests([digest.decode() for digest in digests if digest])
+            records = await self.by_digests([digest.decode() for digest in digests if digest])
             for digest in digests:
-                key = found.get(digest.decode()) if digest else None
+                key = records.get(digest.decode()) if digest else None
                 if key is None or (wanted is not None and not wanted(key)):
                     continue
                 if len(keys) == most:

@@ -146,7 +146,7 @@ def head_reliabilities(claims: Iterable[HeadClaim]) -> list[dict[str, Any]]:
         judged, rated = by_word.get("judge", []), by_word.get("people", [])
         chosen = judged if len(judged) >= FEWEST or len(judged) > len(rated) else rated
         enough = len(chosen) >= FEWEST
-        found = reliability([row.predicted for row in chosen], [row.observed for row in chosen]) if enough else None
+        figures = reliability([row.predicted for row in chosen], [row.observed for row in chosen]) if enough else None
         shown.append(
             {
                 "head": head,
@@ -155,7 +155,7 @@ def head_reliabilities(claims: Iterable[HeadClaim]) -> list[dict[str, Any]]:
                 "whose": chosen[0].whose,
                 "count": len(chosen),
                 "missing": max(0, FEWEST - len(chosen)),
-                "reliability": None if found is None else {**asdict(found), "verdict": found.verdict},
+                "reliability": None if figures is None else {**asdict(figures), "verdict": figures.verdict},
             }
         )
     return shown

@@ -45,10 +45,10 @@ class Budget(Section):
     @classmethod
     def read(cls, text: str) -> Self:
         """Return the budget that people write so: `25/month`, `25/month@Europe/Berlin`. Raises ValueError."""
-        found = re.fullmatch(r"\$?([\d._]+)(?:/| a | per )(day|week|month|total)(?:[@ ]([\w/+-]+))?", text.strip())
-        if found is None:
+        match = re.fullmatch(r"\$?([\d._]+)(?:/| a | per )(day|week|month|total)(?:[@ ]([\w/+-]+))?", text.strip())
+        if match is None:
             raise ValueError(f"{text!r} is no budget; write 25/month, 5/day@Europe/Berlin or 100/total")
-        usd, per, zone = found.groups("UTC")
+        usd, per, zone = match.groups("UTC")
         try:
             return cls.model_validate({"usd": usd, "per": per, "zone": zone})
         except ValidationError as error:

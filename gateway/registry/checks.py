@@ -22,8 +22,8 @@ def checked(
     It must be free of faults, fit the deployment of `source`, and fit the `others` that are in force.
     """
     policy, document = read_policy(file, source.tiers)
-    if found := [document.locate(finding) for finding in faults(policy)]:
-        raise InvalidContent(found)
+    if problems := [document.locate(finding) for finding in faults(policy)]:
+        raise InvalidContent(problems)
     pairs = [source.made(other.content, other.label) for other in others if other.surface != policy.surface]
     source.joined([*pairs, (policy, document)])
     return _version(policy, file, author, message, at), policy

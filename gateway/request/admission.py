@@ -147,12 +147,12 @@ class Admission:
         return LimitReached(f"{limit} {again}", headers=headers)
 
     def _accounts(self, kind: OwnerKind, name: str, limited: Limited) -> OwnerAccounts:
-        found = self._owners.get((kind, name))
-        if found is None or found[0] is not limited.terms:
+        owner = self._owners.get((kind, name))
+        if owner is None or owner[0] is not limited.terms:
             if len(self._owners) >= _MOST_OWNERS:
                 self._owners.clear()
-            found = self._owners[kind, name] = (limited.terms, OwnerAccounts(kind, name, limited.terms))
-        return found[1]
+            owner = self._owners[kind, name] = (limited.terms, OwnerAccounts(kind, name, limited.terms))
+        return owner[1]
 
 
 class Holding:

@@ -97,10 +97,10 @@ def _parse_tokens(raw: bytes, most_values: int) -> Any:
     parsed by itself, and the rest of the body as any other. Tokens need neither keys nor objects, and are small.
     """
     # Looking for the lists takes 300 bytes for each: a body of more brackets has too many values, or texts with them.
-    found = _TOKEN_LISTS.search(raw) if raw.count(b"[") <= most_values else None
-    if found is None:
+    match = _TOKEN_LISTS.search(raw) if raw.count(b"[") <= most_values else None
+    if match is None:
         return _parse_large(raw, most_values)
-    start, end = found.span(1)
+    start, end = match.span(1)
     if raw.count(b",", start, end) > _TOKENS_OF_A_VALUE * most_values:
         message = f"`input` has more than {_TOKENS_OF_A_VALUE * most_values} tokens; send fewer (20 x limits.values)."
         raise InvalidRequest(message, code="unsupported_value", param="input")

@@ -43,18 +43,18 @@ async def with_shorter_input(request: RequestContext, rules: InputRules) -> Requ
         return request
     hop = request.trace.begin(names.INPUT)
     shorten = partial(shorter_input, request.body["messages"], rules)
-    found = await off_loop(shorten) if request.features.approx_tokens > _LONG else shorten()
-    tokens = sum(found.saved.values())
-    hop.attributes[names.INPUT_SAVED] = [f"{step} {saved}" for step, saved in found.saved.items()]
+    shorter = await off_loop(shorten) if request.features.approx_tokens > _LONG else shorten()
+    tokens = sum(shorter.saved.values())
+    hop.attributes[names.INPUT_SAVED] = [f"{step} {saved}" for step, saved in shorter.saved.items()]
     hop.end()
-    if not found.texts:
+    if not shorter.texts:
         return request
     request.ledger.tokens_left_out += tokens
     body, native = request.body, request.native
     features = request.features._replace(approx_tokens=max(1, request.features.approx_tokens - tokens))
     if native is not None:
-        native = _in_own_form(native, _by_call(body["messages"], found))
-    return replace(request, body=_in_chat(body, found), native=native, features=features)
+        native = _in_own_form(native, _by_call(body["messages"], shorter))
+    return replace(request, body=_in_chat(body, shorter), native=native, features=features)
 
 
 def with_summary(request: RequestContext, span: range, text: str) -> RequestContext | None:
@@ -83,24 +83,24 @@ def _origin(paths: Sequence[Any], place: int) -> int | None:
     at = paths[place]
     at = at["at"] if isinstance(at, dict) else at[0] if isinstance(at, (tuple, list)) and at else at
     if isinstance(at, str):
-        found = _ITEM.fullmatch(at)
-        return None if found is None else int(found[1])
+        match = _ITEM.fullmatch(at)
+        return None if match is None else int(match[1])
     return at if isinstance(at, int) and at >= 0 else None
 
 
-def _in_chat(body: Mapping[str, Any], found: ShorterInput) -> dict[str, Any]:
+def _in_chat(body: Mapping[str, Any], shorter: ShorterInput) -> dict[str, Any]:
     messages = [
-        {**message, "content": found.texts[i]} if i in found.texts else message
+        {**message, "content": shorter.texts[i]} if i in shorter.texts else message
         for i, message in enumerate(body["messages"])
     ]
     return {**body, "messages": messages}
 
 
-def _by_call(messages: list[Mapping[str, Any]], found: ShorterInput) -> _Texts:
+def _by_call(messages: list[Mapping[str, Any]], shorter: ShorterInput) -> _Texts:
     ids = Counter(message.get("tool_call_id") for message in messages if message.get("role") == "tool")
     return {
         ident: (text_of_result(messages[i].get("content")) or "", text)
-        for i, text in found.texts.items()
+        for i, text in shorter.texts.items()
         if ids[ident := messages[i].get("tool_call_id")] == 1
     }
 

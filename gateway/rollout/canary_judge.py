@@ -238,8 +238,8 @@ class CanaryJudge:
 
     async def _version(self, state: InForce, document: str) -> Version:
         if document not in self._documents:
-            found = await self._registry.documents([state])
-            self._documents.update(found)
+            documents = await self._registry.documents([state])
+            self._documents.update(documents)
         if document not in self._documents:
             raise RegistryError(f"the registry has lost the text of {state.surface}")
         return self._documents[document]

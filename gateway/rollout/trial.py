@@ -230,9 +230,9 @@ class Trial:
         self._say((tenant, request_id), judge=adequate)
 
     def _say(self, key: Key, **said: float) -> None:
-        found = self._requests.get(key)
-        if found is not None:
-            self._arms[found[0]].opinions.say(key, found[1], **said)
+        request = self._requests.get(key)
+        if request is not None:
+            self._arms[request[0]].opinions.say(key, request[1], **said)
             return
         self._early[key] = self._early.pop(key, {}) | said
         if len(self._early) > _EARLY:

@@ -24,9 +24,9 @@ def note_end(log: Path, how: str) -> None:
 
 def ends_of(logs: Path) -> dict[str, list[tuple[float, str]]]:
     """Return the latest unexpected ends of each process with its log in a folder: Unix seconds, and how it ended."""
-    found = {}
+    ends = {}
     for file in logs.glob(f"*{_ENDS}"):
         with contextlib.suppress(OSError, ValueError):
             lines = (line.partition(" ") for line in file.read_text().splitlines())
-            found[file.name.removesuffix(_ENDS)] = [(float(at), how) for at, _, how in lines]
-    return found
+            ends[file.name.removesuffix(_ENDS)] = [(float(at), how) for at, _, how in lines]
+    return ends

@@ -71,9 +71,9 @@ def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator
                 if _differ(field, own, value):
                     times = own / value if own and value else None
                     yield {**row, "field": field, "ours": own, "theirs": value, "times": times}
-        found = {info.id for *_, info in both}
+        ids = {info.id for *_, info in both}
         for info in other.models:
-            if info.id not in found | models.keys() and not info.deprecated:
+            if info.id not in ids | models.keys() and not info.deprecated:
                 row = {"provider": provider, "model": info.id, "field": "model", "ours": None, "times": None}
                 price = _theirs(info, now)["input"]
                 yield {**row, "theirs": price, "checked": _checked(info, now), "newer": "not known", "used": False}

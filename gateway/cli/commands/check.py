@@ -265,19 +265,19 @@ def _languages(policy: Policy, cross_encoder: CrossEncoder | None) -> list[str]:
     return sorted(cross_encoder.languages) if cross_encoder and semantic.verify == "default" else [ENGLISH]
 
 
-def _verdict(found: Findings) -> str:
-    counted = (("problem", len(found.problems)), ("warning", len(found.warnings)))
+def _verdict(findings: Findings) -> str:
+    counted = (("problem", len(findings.problems)), ("warning", len(findings.warnings)))
     counts = [f"{count} {what}{'' if count == 1 else 's'}" for what, count in counted if count]
     return ", ".join(counts) if counts else "all is well"
 
 
-def _as_json(found: Findings) -> dict[str, Any]:
-    tiers = found.deployment.tiers if found.deployment else ()
-    policies = found.policies.by_surface.values() if found.policies else ()
+def _as_json(findings: Findings) -> dict[str, Any]:
+    tiers = findings.deployment.tiers if findings.deployment else ()
+    policies = findings.policies.by_surface.values() if findings.policies else ()
     return {
-        "ok": not found.problems,
-        "problems": [_row(problem) for problem in found.problems],
-        "warnings": [_row(warning) for warning in found.warnings],
+        "ok": not findings.problems,
+        "problems": [_row(problem) for problem in findings.problems],
+        "warnings": [_row(warning) for warning in findings.warnings],
         "tiers": [
             {
                 "name": tier.name,
@@ -301,9 +301,9 @@ def _as_json(found: Findings) -> dict[str, Any]:
         ],
         "services": [
             {"name": name, "configured": service.unconfigured_reason is None, "reason": service.unconfigured_reason}
-            for name, service in (found.deployment.services.items() if found.deployment else ())
+            for name, service in (findings.deployment.services.items() if findings.deployment else ())
         ],
-        "cross_encoder": found.cross_encoder.version if found.cross_encoder else None,
+        "cross_encoder": findings.cross_encoder.version if findings.cross_encoder else None,
         "surfaces": [
             {
                 "name": p.surface,
@@ -317,7 +317,7 @@ def _as_json(found: Findings) -> dict[str, Any]:
                     if _fields_shown(fields)
                 },
                 "instruction": p.output.instruction,
-                "answers_by_meaning_in": _languages(p, found.cross_encoder),
+                "answers_by_meaning_in": _languages(p, findings.cross_encoder),
                 "own_quantiles": sorted(p.route.traffic.deciles) if p.route.traffic else [],
             }
             for p in policies

@@ -72,12 +72,12 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> None:
 
 
 async def _list(store: RedisStore, args: argparse.Namespace) -> None:
-    found = await newest_requests(store, files_of_store(args), filter_of(args), args.n)
-    if not found.seen and found.last_id is None:
+    requests = await newest_requests(store, files_of_store(args), filter_of(args), args.n)
+    if not requests.seen and requests.last_id is None:
         raise CommandError(_NOTHING)
-    if not found.blobs:
-        sys.stderr.write(f"tierline: none of the {found.seen} requests that were looked at is one of these\n")
-    print_requests(found.blobs, as_json=args.json)
+    if not requests.blobs:
+        sys.stderr.write(f"tierline: none of the {requests.seen} requests that were looked at is one of these\n")
+    print_requests(requests.blobs, as_json=args.json)
 
 
 def _draw(blobs: Sequence[bytes], feedback: Mapping[Key, Feedback]) -> None:

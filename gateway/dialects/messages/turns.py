@@ -203,8 +203,8 @@ class CallIds:
 
     def of_result(self, ident: Any) -> Any:
         """Return the id of the latest call whose own id is `ident`."""
-        found = self._given.get(ident)
-        return found or (_NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident)
+        call = self._given.get(ident)
+        return call or (_NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident)
 
 
 def blocks_of(content: Any, at: int, dropped: list[str]) -> list[dict[str, Any]]:

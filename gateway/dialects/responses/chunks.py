@@ -399,8 +399,8 @@ class _StopSequences:
     def take(self, text: str) -> tuple[str, str | None]:
         """Return the text that may be sent now, and the stop sequence that has ended it; None if none has."""
         text = self._held + text
-        if (found := first_stop(text, self._sequences)) is not None:
-            return text[: found[0]], found[1]
+        if (stop := first_stop(text, self._sequences)) is not None:
+            return text[: stop[0]], stop[1]
         start = max(0, len(text) - self._longest + 1)
         cut = next((at for at in range(start, len(text)) if self._may_begin(text[at:])), len(text))
         self._held = text[cut:]

@@ -171,8 +171,8 @@ class ResponsesClient:
         entries = await off_loop(partial(entries_of, body)) if large else entries_of(body)
         references = {at: item for at, item in entries if is_reference(item)}
         if references:
-            found = await self._referenced(references)
-            entries = [(at, found.get(at, item)) for at, item in entries]
+            referenced = await self._referenced(references)
+            entries = [(at, referenced.get(at, item)) for at, item in entries]
         if entries and is_trigger(entries[-1][1]):
             self.compacts = self._triggered = True
             body = {name: value for name, value in body.items() if name in TRIGGERED_FIELDS}
@@ -363,14 +363,14 @@ class ResponsesClient:
             self.given = [*items, *self.given]  # all that a response which is kept now has of those before it
             return items
         forgotten = self._recent is not None and not self._past.configured
-        found = None if forgotten else await self._past.conversation(self.owner, previous)
-        if found is None:
+        conversation = None if forgotten else await self._past.conversation(self.owner, previous)
+        if conversation is None:
             raise InvalidRequest(
                 f"Previous response with id {previous!r} not found.",
                 code="previous_response_not_found",
                 param="previous_response_id",
             )
-        items, self._before = found
+        items, self._before = conversation
         return items
 
     async def _referenced(self, references: Mapping[str, Any]) -> dict[str, Json]:
@@ -382,11 +382,11 @@ class ResponsesClient:
                 raise missing(f"{at}.id") if item_id is None else wrong_type(f"{at}.id", "a string")
             ids[at] = item_id
         wanted = {item_id: made for item_id in ids.values() if (made := response_of_item(item_id)) is not None}
-        found = await self._past.items(self.owner, wanted) if wanted else {}
+        items = await self._past.items(self.owner, wanted) if wanted else {}
         for at, item_id in ids.items():
-            if item_id not in found:
+            if item_id not in items:
                 raise InvalidRequest(f"Item with id {item_id!r} not found.", code="item_not_found", param=at)
-        return {at: found[item_id] for at, item_id in ids.items()}
+        return {at: items[item_id] for at, item_id in ids.items()}
 
 
 def _body_of(message: Json) -> Json:

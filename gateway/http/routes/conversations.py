@@ -77,8 +77,8 @@ async def delete_conversation(steps: Served, owner: Owner, conversation_id: str)
 @router.get("/{conversation_id}/items")
 async def list_items(steps: Served, owner: Owner, conversation_id: str, shown: ShownItems) -> Shown:
     """List a conversation's items."""
-    found = await steps.conversations.find(owner, conversation_id)
-    return shown.page([listed_item(item, "") for item in found.given])
+    conversation = await steps.conversations.find(owner, conversation_id)
+    return shown.page([listed_item(item, "") for item in conversation.given])
 
 
 @router.post("/{conversation_id}/items")
@@ -92,8 +92,8 @@ async def add_items(steps: Served, owner: Owner, conversation_id: str, body: _Gi
 @router.get("/{conversation_id}/items/{item_id}")
 async def show_item(steps: Served, owner: Owner, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
     """Show an item of a conversation."""
-    found = await steps.conversations.find(owner, conversation_id)
-    return shown.item(listed_item(found.given[_place(found.given, item_id)], ""))
+    conversation = await steps.conversations.find(owner, conversation_id)
+    return shown.item(listed_item(conversation.given[_place(conversation.given, item_id)], ""))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")

@@ -186,7 +186,7 @@ class _Embedding(SideExchange):
             if not policy.endpoints.embeddings.ttl or not self.options.cache.read:
                 hop.attributes |= {names.CACHE_OUTCOME: "bypass", names.CACHE_REASON: "policy"}
                 return nothing
-            found = await self.steps.cache.vectors.read(keys)
+            stored = await self.steps.cache.vectors.read(keys)
         except StoreUnavailable as error:
             outcome = error.reason if error.reason in ("timeout", "open") else "error"
             hop.attributes |= {names.CACHE_OUTCOME: outcome, names.CACHE_REASON: error.reason}
@@ -195,15 +195,15 @@ class _Embedding(SideExchange):
             hop.end()
         demands, now = self.options.cache.demands, self.steps.cache.vectors.clock()
         if demands is not NO_DEMANDS:
-            found = [
+            stored = [
                 vector if vector and not demands.unmet(now - vector.created_at, vector.expires_at - now, None) else None
-                for vector in found
+                for vector in stored
             ]
-        hits = sum(vector is not None for vector in found)
+        hits = sum(vector is not None for vector in stored)
         hop.attributes[names.CACHE_OUTCOME] = "hit" if hits == len(keys) else "miss"
         if 0 < hits < len(keys):
             hop.attributes[names.CACHE_REASON] = f"partly: {hits} of {len(keys)} stored"
-        return found
+        return stored
 
     async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
         """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
@@ -278,10 +278,10 @@ class _Embedding(SideExchange):
             try:
                 vectors = await self._asked(service, model, inputs, sent, policy, large=large)
             except BadStatus as error:
-                found = [field for field in refused_in(error.status, error.body, fitted) if field.shown == "user"]
-                if also or not found:
+                fields = [field for field in refused_in(error.status, error.body, fitted) if field.shown == "user"]
+                if also or not fields:
                     raise
-                also += found
+                also += fields
                 continue
             refused.remember(also)
             return vectors

@@ -134,8 +134,8 @@ async def _given(steps: Steps, kept: KeptResponse) -> list[Shown]:
     """Return all items of the conversation before a response's output, each with an id and as the API lists it."""
     items = list(kept.given)
     if kept.response["status"] in ENDED and (kept.before or "conversation" in kept.response):
-        found = await steps.kept_responses.conversation(kept.tenant, kept.id)
-        items = items if found is None else [*found[0][: -len(kept.items())], *items]
+        conversation = await steps.kept_responses.conversation(kept.tenant, kept.id)
+        items = items if conversation is None else [*conversation[0][: -len(kept.items())], *items]
     suffix = kept.id.rpartition("_")[2]
     listed = [listed_item(item, f"item_{suffix}i{place:03x}") for place, item in enumerate(items)]
     return [item for item in listed if item["type"] not in _NOT_LISTED]

@@ -108,10 +108,10 @@ def text_in(source: PolicySource, version: str) -> str | None:
 
 
 def _of_surface(steps: Steps, asked: LiveRequest) -> Policy:
-    found = asked.policy or steps.policies.current.by_surface.get(asked.surface)
-    if found is None:
+    policy = asked.policy or steps.policies.current.by_surface.get(asked.surface)
+    if policy is None:
         raise NotFound(f"There is no surface {asked.surface!r} here.", code="surface_not_found", param="surface")
-    return found
+    return policy
 
 
 async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:

@@ -226,9 +226,9 @@ async def explain(_: _Checks, admin: _Admin, body: ExplainRequest) -> Response:
                 asked = replace(asked, policy=read_policy(file, admin.steps.policies.source.tiers)[0])
             except ConfigError as error:
                 raise InvalidRequest(str(error), code="unsupported_value", param="text") from None
-    found = await live_view(admin.steps, asked)
-    text = body.text or await admin.text_of(found["surface"], found["version"])
-    shown_now = {"object": "policy.explained", **found, "text": text}
+    view = await live_view(admin.steps, asked)
+    text = body.text or await admin.text_of(view["surface"], view["version"])
+    shown_now = {"object": "policy.explained", **view, "text": text}
     return Response(orjson.dumps(shown_now), media_type="application/json")  # it has parts that are JSON already
 
 
@@ -270,8 +270,8 @@ async def show_version(_: _Looks, admin: _Admin, surface: str, version: str) -> 
     """Show a version's text: `live`, or one by the beginning of its hash."""
     await admin.check_known(surface, removed=True)
     admin.check_store()
-    found = await shown(admin.registry, surface, "" if version == "live" else version)
-    return {"object": "policy.version", **found}
+    version_shown = await shown(admin.registry, surface, "" if version == "live" else version)
+    return {"object": "policy.version", **version_shown}
 
 
 @router.post("/{surface}/apply")

@@ -42,8 +42,8 @@ class Units:
         """Read a part of the body."""
         self._size += len(part)
         if self._images:
-            for found in _N.finditer(self._tail + part):
-                self._n = max(self._n, int(found[1] or found[2]))
+            for match in _N.finditer(self._tail + part):
+                self._n = max(self._n, int(match[1] or match[2]))
             self._tail = (self._tail + part)[-_OVERLAP:]
 
     def of_parts(self, body: bytes | AsyncIterator[bytes] | None) -> bytes | AsyncIterator[bytes] | None:

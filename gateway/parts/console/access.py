@@ -76,15 +76,15 @@ class ConsoleAccess:
         Raises RateLimited if too many unknown ones came from the address, and Overloaded if no token can be verified.
         """
         digest = _digest(key)
-        found = [person for person, known in self._digests.items() if hmac.compare_digest(known, digest)]
-        if not found and self._identities and is_token(token := key.encode("utf-8", "replace")):
+        persons = [person for person, known in self._digests.items() if hmac.compare_digest(known, digest)]
+        if not persons and self._identities and is_token(token := key.encode("utf-8", "replace")):
             try:
                 return await self._identities.person(token)
             except Unauthorized:
                 pass
-        if not found:
+        if not persons:
             self.tries.refused(address)
-        return found[-1] if found else NOBODY
+        return persons[-1] if persons else NOBODY
 
     def session(self, person: Person) -> str:
         """Begin a session, and return the value of the cookie that keeps a browser signed in for its time."""

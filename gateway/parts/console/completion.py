@@ -77,17 +77,17 @@ def spot_at(text: str, line: int, column: int) -> Spot | None:
     word = match[0] if match else ""
     at = len(before) - len(word) + 1
     indent = len(before) - len(before.lstrip())
-    found = _KEY.match(before)
+    key = _KEY.match(before)
     in_list = before.lstrip().startswith("- ")
     depth = indent + 1 if in_list else indent
     above = _around(lines[: line - 1], depth)
-    if found is None and not in_list and "{" not in before and "[" not in before:
+    if key is None and not in_list and "{" not in before and "[" not in before:
         if before.strip() != word:
             return None
         return Spot(above, True, word, at, _siblings(lines, line - 1, indent), indent, True, before)
-    if found is None:
+    if key is None:
         return _within(above, before[indent:].removeprefix("- "), word, at, indent, before)
-    return _within((*above, found["key"].strip("\"'")), before[found.end() :], word, at, indent, before)
+    return _within((*above, key["key"].strip("\"'")), before[key.end() :], word, at, indent, before)
 
 
 def _within(path: KeyPath, value: str, word: str, at: int, indent: int, before: str) -> Spot:
@@ -131,10 +131,10 @@ def _around(lines: Sequence[str], indent: int) -> KeyPath:
     """Return the keys of the lines before that are indented less, outermost first."""
     path: list[str] = []
     for line in reversed(lines):
-        found = _KEY.match(line)
-        if found is not None and len(found["indent"]) < indent:
-            path.append(found["key"].strip("\"'"))
-            indent = len(found["indent"])
+        key = _KEY.match(line)
+        if key is not None and len(key["indent"]) < indent:
+            path.append(key["key"].strip("\"'"))
+            indent = len(key["indent"])
         if not indent:
             break
     return tuple(reversed(path))
@@ -142,7 +142,7 @@ def _around(lines: Sequence[str], indent: int) -> KeyPath:
 
 def _siblings(lines: Sequence[str], at: int, indent: int) -> frozenset[str]:
     """Return the keys of the section that the line `at` (from 0) belongs to, but for that line."""
-    found = set()
+    surfaces = set()
     for step in (-1, 1):
         place = at + step
         while 0 <= place < len(lines):
@@ -151,9 +151,9 @@ def _siblings(lines: Sequence[str], at: int, indent: int) -> frozenset[str]:
             if line.strip() and not line.lstrip().startswith("#") and len(line) - len(line.lstrip()) < indent:
                 break
             if key is not None and len(key["indent"]) == indent:
-                found.add(key["key"].strip("\"'"))
+                surfaces.add(key["key"].strip("\"'"))
             place += step
-    return frozenset(found)
+    return frozenset(surfaces)
 
 
 class PolicyCompleter:
@@ -182,8 +182,8 @@ class PolicyCompleter:
         spot = spot_at(text, line, column)
         if spot is None:
             return {"column": column, "options": []}
-        found = list(self._keys(spot) if spot.is_key else self._values(spot))
-        return {"column": spot.column, "options": [_shown(completion) for completion in found[:_MOST]]}
+        completions = list(self._keys(spot) if spot.is_key else self._values(spot))
+        return {"column": spot.column, "options": [_shown(completion) for completion in completions[:_MOST]]}
 
     def _keys(self, spot: Spot) -> Iterator[EditorCompletion]:
         if spot.path == _START:

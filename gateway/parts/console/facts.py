@@ -28,8 +28,8 @@ class HopFact:
 
 def facts_of(attributes: Attributes, error: str | None = None) -> list[HopFact]:
     """Return the facts of a hop, in the order in which one asks for them."""
-    found = [fact for make in _IN_ORDER for fact in make(attributes)]
-    return [*found, HopFact("error", error.replace("_", " "), "bad")] if error else found
+    facts = [fact for make in _IN_ORDER for fact in make(attributes)]
+    return [*facts, HopFact("error", error.replace("_", " "), "bad")] if error else facts
 
 
 def _plain(label: str, attribute: str, form: Callable[[Any], str] = str) -> Callable[[Attributes], Iterator[HopFact]]:

@@ -71,17 +71,17 @@ class Filter:
     @property
     def words(self) -> list[tuple[str, str]]:
         """Each condition in words, with the query of the URL without it."""
-        found = [(f"{name} {value}", self._without(name)) for name, value in self.texts.items()]
-        found += [(_FLAGS[flag][0], self._without("is", flag)) for flag in self.flags]
+        chips = [(f"{name} {value}", self._without(name)) for name, value in self.texts.items()]
+        chips += [(_FLAGS[flag][0], self._without("is", flag)) for flag in self.flags]
         if self.since:
-            found.append((f"last {self.since}", self._without("since")))
+            chips.append((f"last {self.since}", self._without("since")))
         if self.slower_ms is not None:
-            found.append((f"slower than {milliseconds(self.slower_ms)}", self._without("slower")))
+            chips.append((f"slower than {milliseconds(self.slower_ms)}", self._without("slower")))
         if self.search:
-            found.append((f"id {self.search}…", self._without("q")))
+            chips.append((f"id {self.search}…", self._without("q")))
         if self.prompt:
-            found.append((f"prompt with “{self.prompt}”", self._without("prompt")))
-        return found
+            chips.append((f"prompt with “{self.prompt}”", self._without("prompt")))
+        return chips
 
     @property
     def equal(self) -> dict[str, str]:

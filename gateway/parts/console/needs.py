@@ -29,7 +29,7 @@ def limits_held(
     misses: Sequence[Mapping[str, Any]], held: int, missed: int, policy: Policy | None
 ) -> list[SurfaceLimit]:
     """Return goodput, and the limits that are of many requests: those of each request are in goodput."""
-    found = [SurfaceLimit(GOODPUT, None, held, missed, may_miss(GOODPUT))] if held else []
+    limits = [SurfaceLimit(GOODPUT, None, held, missed, may_miss(GOODPUT))] if held else []
     limits_s = {} if policy is None else policy.slo.limits()
     sums: dict[str, dict[str, Any]] = {}
     for row in misses:
@@ -39,7 +39,7 @@ def limits_held(
             )
             summed["held"] += row["held"]
             summed["missed"] += row["missed"]
-    return [*found, *limits_of(sums.values(), limits_s)]
+    return [*limits, *limits_of(sums.values(), limits_s)]
 
 
 def state_of(limits: Sequence[SurfaceLimit]) -> str:

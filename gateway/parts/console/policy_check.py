@@ -35,9 +35,9 @@ class CheckedText:
 
     def findings(self, more: Iterable[Problem] = ()) -> list[dict[str, Any]]:
         """Return the mistakes as plain values, by line; `more` are those that recorded requests show."""
-        found = [*[(problem, False) for problem in self.problems], *[(warning, True) for warning in more]]
-        found.sort(key=lambda pair: (pair[0].line, pair[0].column))
-        return [_finding(problem, self.text, recorded=recorded) for problem, recorded in found]
+        problems = [*[(problem, False) for problem in self.problems], *[(warning, True) for warning in more]]
+        problems.sort(key=lambda pair: (pair[0].line, pair[0].column))
+        return [_finding(problem, self.text, recorded=recorded) for problem, recorded in problems]
 
 
 class PolicyChecker:
@@ -55,8 +55,8 @@ class PolicyChecker:
                 policy, document = read_policy(file, self._source.tiers)
             except ConfigError as error:
                 return CheckedText(text, None, None, error.problems)
-        found = [*findings_in(policy, document, self._deployment), *self._source.misfits([(policy, document)])]
-        return CheckedText(text, policy, document, tuple(dict.fromkeys(found)))
+        findings = [*findings_in(policy, document, self._deployment), *self._source.misfits([(policy, document)])]
+        return CheckedText(text, policy, document, tuple(dict.fromkeys(findings)))
 
     @contextlib.contextmanager
     def file_of(self, text: str, name: str = "policy.yaml", *, whole: bool = False) -> Iterator[Path]:

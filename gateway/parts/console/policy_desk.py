@@ -98,7 +98,7 @@ class PolicyDesk:
         if not await self._from_store():
             return await asyncio.to_thread(self._in_files, surface)
         try:
-            found = await shown(self._registry, surface, version)
+            version_shown = await shown(self._registry, surface, version)
             state = await status_of(self._registry, surface)
             blame = (await blamed(self._registry, surface, version))["lines"]
             history = await history_of(self._registry, surface)
@@ -106,7 +106,7 @@ class PolicyDesk:
             raise NoSuchPolicy(str(error)) from None
         return {
             "source": "store",
-            **found,
+            **version_shown,
             "in_force": state["surfaces"][0],
             "lines": blame,
             "history": _with_parents(history),

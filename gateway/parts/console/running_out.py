@@ -43,9 +43,9 @@ class BudgetWatch:
         if time.monotonic() - self._read_at >= _FRESH_S:
             self._read_at, self._needs = time.monotonic(), []
             with contextlib.suppress(StoreUnavailable, KeysRefused):
-                found = await self._budgets.in_use()
-                keys = [standing.account.owner for standing in found if standing.account.kind == "key"][:200]
-                self._needs = list(budget_needs(found, await self._keys.names(keys), time.time()))
+                standings = await self._budgets.in_use()
+                keys = [standing.account.owner for standing in standings if standing.account.kind == "key"][:200]
+                self._needs = list(budget_needs(standings, await self._keys.names(keys), time.time()))
         return self._needs
 
 

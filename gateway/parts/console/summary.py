@@ -154,8 +154,8 @@ def _why_first(bars: Sequence[Bar], last: Bar) -> str:
 
 
 def _hit(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
-    found = next((bar for bar in bars if bar.attributes.get(names.CACHE_OUTCOME) == "hit"), None)
-    told: Mapping[str, Any] = {} if found is None else found.attributes
+    lookup = next((bar for bar in bars if bar.attributes.get(names.CACHE_OUTCOME) == "hit"), None)
+    told: Mapping[str, Any] = {} if lookup is None else lookup.attributes
     age = told.get(names.CACHE_AGE)
     who = f"{ledger['tier']} gave it" + ("" if age is None else f" {milliseconds(age * 1000)} before")
     text = "The answer came from the cache: "

@@ -40,9 +40,9 @@ class WrongHitDesk:
     async def look(self, request_id: str, at_ms: int | None = None) -> dict[str, Any]:
         """Return what would be done; nothing is changed."""
         row, hit = await self._hit_of(request_id, at_ms)
-        found = await self._wrong.look(hit, surface=row["surface"], tenant=row["tenant"])
+        wrong_hit = await self._wrong.look(hit, surface=row["surface"], tenant=row["tenant"])
         rated = await self._ratings(row)
-        return {**_told(row, found), "state": "ask", "rated": bool(rated) and rated[0]["score"] == 0.0,
+        return {**_told(row, wrong_hit), "state": "ask", "rated": bool(rated) and rated[0]["score"] == 0.0,
                 "can_undo": await self._wrong.can_undo(row["tenant"], request_id)}  # fmt: skip
 
     async def take_back(self, request_id: str, at_ms: int | None = None) -> dict[str, Any]:
@@ -77,8 +77,8 @@ class WrongHitDesk:
             )
         log.info("request %s: the removal of entry %s of %s was undone; %d entries are back",
                  request_id, hit.entry_id, row["surface"], back)  # fmt: skip
-        found = await self._wrong.look(hit, surface=row["surface"], tenant=row["tenant"])
-        return {**_told(row, found), "state": "undone", "back": back, "score_now": score}
+        wrong_hit = await self._wrong.look(hit, surface=row["surface"], tenant=row["tenant"])
+        return {**_told(row, wrong_hit), "state": "undone", "back": back, "score_now": score}
 
     async def _hit_of(self, request_id: str, at_ms: int | None) -> tuple[dict[str, Any], ServedHit]:
         rows = await self._archive.by_id(_HIT, request_id, at_ms)
@@ -97,25 +97,25 @@ class WrongHitDesk:
         )
 
 
-def _told(row: Mapping[str, Any], found: WrongHit) -> dict[str, Any]:
+def _told(row: Mapping[str, Any], hit: WrongHit) -> dict[str, Any]:
     """Return what there is to say of a wrong hit, before or after it is taken back."""
-    entry, figures = found.entry, None if found.risk is None else found.risk.figures
+    entry, figures = hit.entry, None if hit.risk is None else hit.risk.figures
     asked = orjson.loads(row["hops"])[0]["attributes"]
     return {
         "request_id": row["request_id"],
         "entry_ms": row["entry_ms"],
         "surface": row["surface"],
-        "owner": found.owner,
-        "entry": found.hit.entry_id,
+        "owner": hit.owner,
+        "entry": hit.hit.entry_id,
         "there": entry is not None,
         "copies": 0 if entry is None else len(entry.copies),
         "copy_of": None if entry is None else entry.entry.origin[:ID_CHARS] or None,
-        "created_s": found.hit.created_at,
+        "created_s": hit.hit.created_at,
         "expires_s": None if entry is None else entry.entry.expires_at,
-        "score": found.hit.score,
+        "score": hit.hit.score,
         "threshold": None if figures is None else figures.threshold,
         "max_error": None if figures is None else figures.max_error,
-        "held_back": found.held_back,
+        "held_back": hit.held_back,
         "asked": asked.get(names.PROMPT),
         "answer": asked.get(names.ANSWER),
         "undo_minutes": UNDO_S // 60,

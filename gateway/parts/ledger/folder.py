@@ -372,12 +372,12 @@ def known_bases(folder: Path) -> set[str]:
 
 
 def _all_segments(folder: Path, table: str) -> list[Segment]:
-    found = []
+    segments = []
     for path in folder.iterdir() if folder.is_dir() else ():
         match = _SEGMENT.fullmatch(path.name)
         if match is not None and match[1] == table:
-            found.append(segment_of(path))
-    return sorted(found, key=lambda segment: (segment.first, segment.last))
+            segments.append(segment_of(path))
+    return sorted(segments, key=lambda segment: (segment.first, segment.last))
 
 
 def _place(row: Row) -> Place:

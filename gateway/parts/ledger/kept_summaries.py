@@ -77,8 +77,8 @@ class KeptSummaries:
         pairs = " OR ".join(f"(name = '{name}' AND value = ${name})" for name in wanted)
         having = f"GROUP BY segment HAVING count(DISTINCT name) = {len(wanted)}"
         with self._database.cursor() as cursor:
-            found = cursor.execute(f"SELECT segment FROM {kept.table} WHERE {pairs} {having}", wanted).fetchall()
-        there = {segment for (segment,) in found}
+            rows = cursor.execute(f"SELECT segment FROM {kept.table} WHERE {pairs} {having}", wanted).fetchall()
+        there = {segment for (segment,) in rows}
         return [file for file in files if numbers.get(file) is None or numbers[file] in there]
 
     def summarise_one(self) -> bool:

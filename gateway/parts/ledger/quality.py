@@ -54,26 +54,26 @@ class SurfaceLabels:
     """The tiers, the cheapest first; empty where it is not known."""
 
 
-def surface_labels(found: Mapping[str, Iterable[Row]]) -> dict[str, SurfaceLabels]:
+def surface_labels(rows: Mapping[str, Iterable[Row]]) -> dict[str, SurfaceLabels]:
     """Return what is said of each surface's answers, from the rows of QUERIES."""
     surfaces: dict[str, SurfaceLabels] = {}
 
     def of(row: Row) -> SurfaceLabels:
         return surfaces.setdefault(row["surface"], SurfaceLabels())
 
-    for row in found["labels"]:
+    for row in rows["labels"]:
         of(row).rows.append(row)
-    for row in found["scores"]:
+    for row in rows["scores"]:
         of(row).feedback[row["tenant"], row["request_id"]] = float(row["score"])
     labelled = {(row["tenant"], row["request_id"]) for surface in surfaces.values() for row in surface.rows}
-    for row in found["rated"]:
+    for row in rows["rated"]:
         surface = of(row)
         surface.rated.append(row)
         if (row["tenant"], row["request_id"]) not in labelled:
             surface.unjudged.setdefault(row["tier"], []).append(float(row["score"]))
-    for row in found["shadows"]:
+    for row in rows["shadows"]:
         pair = row["conversation"], row["new"], row["present"], row["better"]
         of(row).shadows.setdefault(row["candidate"], []).append(pair)
-    for row in found["ladders"]:
+    for row in rows["ladders"]:
         of(row).ladder = row["ladder"] or ()
     return surfaces

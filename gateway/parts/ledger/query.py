@@ -94,9 +94,9 @@ def ask(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any]
 
 def rows_of(database: duckdb.DuckDBPyConnection, sql: str, values: Mapping[str, Any] | None = None) -> list[Row]:
     """Return the rows of one query, by column. Raises QueryError."""
-    found = ask(database, sql, values)
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found.fetchall()]
+    rows = ask(database, sql, values)
+    names = [column[0] for column in rows.description]
+    return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
 def ask_typed(database: duckdb.DuckDBPyConnection, sql: str) -> Any:

@@ -28,11 +28,11 @@ def tier_worth(folder: Path) -> dict[str, dict[str, Any]]:
     values = {"surface": None, "from_ms": int((time.time() - SINCE_S) * 1000)}
     asked = {**QUERIES, "labels": OPINIONS, "lengths": LENGTHS}
     with opened(folder, threads=1) as database:
-        found = {name: rows_of(database, sql, values) for name, sql in asked.items()}
-    labels = surface_labels(found)
+        rows = {name: rows_of(database, sql, values) for name, sql in asked.items()}
+    labels = surface_labels(rows)
     return {
         length["surface"]: worth
-        for length in found["lengths"]
+        for length in rows["lengths"]
         if (worth := worth_of(labels.get(length["surface"], SurfaceLabels()), length)) is not None
     }
 

@@ -97,10 +97,10 @@ async def look(environ: Environ, servers: Mapping[str, str], key_env: str = "") 
     timeout = httpx2.Timeout(FAR_S)
     async with httpx2.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False) as client:
         near = [_near(client, name, url, key_env, environ.get(key_env, "")) for name, url in servers.items()]
-        found = list(offered(environ))
-        far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in found if not one.auth]
+        offers = list(offered(environ))
+        far = [_listed(client, one.name, url, one, environ[one.key_env], FAR_S) for one, url in offers if not one.auth]
         places = await asyncio.gather(*near, *far)
-    places += [ModelServer(provider.name, url, None, provider) for provider, url in found if provider.auth]
+    places += [ModelServer(provider.name, url, None, provider) for provider, url in offers if provider.auth]
     return [place for place in places if place.provider is not None or place.models or place.refused]
 
 
@@ -196,18 +196,18 @@ def _cheapest(offers: Sequence[Rung]) -> Rung | None:
         usd = rung.usd(*known_providers().typical["chat"])
         return math.inf if usd is None else round(usd * 1000, 2)
 
-    found = min(offers, key=lambda offer: (offer.lacks, cost(offer), not offer.logprobs), default=None)
-    if found is None or len(offers) == 1:
-        return found
+    best = min(offers, key=lambda offer: (offer.lacks, cost(offer), not offer.logprobs), default=None)
+    if best is None or len(offers) == 1:
+        return best
 
     def shown(rung: Rung) -> str:
         return "its price is not known" if math.isinf(cost(rung)) else f"${cost(rung):.2f}"
 
-    others = ", ".join(f"{offer.model} {shown(offer)}" for offer in offers if offer is not found)
-    signal = "with log-probabilities, " if found.logprobs and not all(offer.logprobs for offer in offers) else ""
-    blind = " (not all see pictures)" if found.lacks < max(offer.lacks for offer in offers) else ""
-    own = shown(found) if math.isinf(cost(found)) else f"{shown(found)} per 1,000 chats"
-    return replace(found, why=f"{signal}{own}; others: {others}{blind}")
+    others = ", ".join(f"{offer.model} {shown(offer)}" for offer in offers if offer is not best)
+    signal = "with log-probabilities, " if best.logprobs and not all(offer.logprobs for offer in offers) else ""
+    blind = " (not all see pictures)" if best.lacks < max(offer.lacks for offer in offers) else ""
+    own = shown(best) if math.isinf(cost(best)) else f"{shown(best)} per 1,000 chats"
+    return replace(best, why=f"{signal}{own}; others: {others}{blind}")
 
 
 def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
@@ -222,15 +222,15 @@ def _strongest(offers: Sequence[Rung], small: Rung | None) -> Rung | None:
         return math.inf if price is None or not price.input else round(abs(math.log(price.input / about)), 1)
 
     given = [offer for offer in offers if small is None or (offer.place, offer.model) != (small.place, small.model)]
-    found = min(given, key=lambda offer: (offer.lacks, apart(offer), offer.place is below), default=None)
-    if found is None or len(given) == 1:
-        return found
+    best = min(given, key=lambda offer: (offer.lacks, apart(offer), offer.place is below), default=None)
+    if best is None or len(given) == 1:
+        return best
     why = f"its price is nearest ${about:g} per million tokens in"
-    if math.isinf(apart(found)):
+    if math.isinf(apart(best)):
         why = "no price of these is known"
-    if below is not None and found.place is not below:
+    if below is not None and best.place is not below:
         why += f", and it is of another provider: an outage of {below.name} leaves it up"
-    return replace(found, why=why)
+    return replace(best, why=why)
 
 
 def _chosen(place: ModelServer, model: str, about: float) -> str | None:
@@ -244,9 +244,9 @@ def _chosen(place: ModelServer, model: str, about: float) -> str | None:
         return model
     apart: dict[str, float] = {}
     for name in _chats(place.models or ()):
-        found = facts.find(place.url, name)
-        if found is not None and found.price is not None and found.price.input and not retirement(found.retires):
-            apart[name] = abs(math.log(found.price.input / about))
+        entry = facts.find(place.url, name)
+        if entry is not None and entry.price is not None and entry.price.input and not retirement(entry.retires):
+            apart[name] = abs(math.log(entry.price.input / about))
     nearest = min(apart, key=lambda name: (apart[name], name), default=None)
     return nearest if nearest is not None and apart[nearest] <= math.log(_TOO_FAR) else None
 

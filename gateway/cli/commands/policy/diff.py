@@ -47,44 +47,44 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print the differences and return the exit code."""
     take_running(args)
     (before, _), (after, document) = policy_of(args.before, args), policy_of(args.after, args)
-    found = difference(before, after, lambda path: document.problem(path, "").line)
+    changes = difference(before, after, lambda path: document.problem(path, "").line)
     moves: StartMoves | None = None
     more_notes: list[str] = []
     if args.since is not None:
         with progress(quiet=args.json) as on_progress:
             moves, more_notes = _moves(before, after, ledger_folder(args), time.time() - args.since, on_progress)
-    show(_report(before, after, document, found, moves, more_notes), as_json=args.json)
-    return Exit.FINDINGS if found.in_force or found.drops_answers else Exit.OK
+    show(_report(before, after, document, changes, moves, more_notes), as_json=args.json)
+    return Exit.FINDINGS if changes.in_force or changes.drops_answers else Exit.OK
 
 
 def _report(
     before: Policy,
     after: Policy,
     document: Document,
-    found: Difference,
+    difference: Difference,
     moves: StartMoves | None,
     more_notes: list[str],
 ) -> Report:
     values: dict[str, Any] = {
         "before": before.label,
         "after": after.label,
-        "changes": [asdict(change) for change in found.changes],
-        "drops_answers": found.drops_answers,
+        "changes": [asdict(change) for change in difference.changes],
+        "drops_answers": difference.drops_answers,
     }
     lines: list[str | Text | Table] = [f"{before.label} -> {after.label}"]
-    for change in found.in_force:
+    for change in difference.in_force:
         lines += _lines(document, change)
     for weight, heading in _HEADINGS.items():
-        others = [change for change in found.changes if change.weight == weight]
+        others = [change for change in difference.changes if change.weight == weight]
         if others:
             lines += ["", f"{heading}:"]
             for change in others:
                 lines += _lines(document, change, with_effect=False)
-    count = len(found.in_force)
+    count = len(difference.in_force)
     counted = "1 difference" if count == 1 else f"{count or 'no'} differences"
     same = "" if count or before.version == after.version else ": the version is another, and nothing in force changes"
-    notes = [DROPS] if found.drops_answers else []
-    lines += ["", counted + same] if found.changes else [counted]
+    notes = [DROPS] if difference.drops_answers else []
+    lines += ["", counted + same] if difference.changes else [counted]
     if moves is not None:
         values["moves"] = [
             {"before": pair[0], "after": pair[1], "requests": number, "examples": moves.examples[pair]}

@@ -154,8 +154,8 @@ class AgentTools:
         self, surface: Surface, version: Annotated[str, Field(description="Of its history; '' for now.")] = ""
     ) -> dict[str, Any]:
         """A surface's policy as text, and its history. Edit the text and give it to `plan_change`."""
-        found = await self._desk.policy(surface, version)
-        return _plain({name: value for name, value in found.items() if name != "lines"})
+        policy = await self._desk.policy(surface, version)
+        return _plain({name: value for name, value in policy.items() if name != "lines"})
 
     async def plan_change(
         self,

@@ -352,12 +352,12 @@ def _hit_shown(row: Mapping[str, Any], rating: float | None) -> dict[str, Any]:
     hops = orjson.loads(row["hops"])
     root = hops[0]["attributes"] if hops else {}
     lookup: Mapping[str, Any] = next((hop["attributes"] for hop in hops if hop["name"] == names.CACHE_SEMANTIC), {})
-    found: ServedHit | None = served_hit(hops)
+    hit: ServedHit | None = served_hit(hops)
     captured = names.PROMPT in root
     return {
         **{name: row[name] for name in row if name not in ("hops", "trace_id")},
-        "entry": None if found is None else found.entry_id,
-        "score": None if found is None else found.score,
+        "entry": None if hit is None else hit.entry_id,
+        "score": None if hit is None else hit.score,
         "threshold": lookup.get(names.THRESHOLD),
         "stage": lookup.get(names.STAGE, ""),
         "age_s": lookup.get(names.CACHE_AGE),

@@ -29,12 +29,12 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         person, query = person_in(request), request.query_params
         q, state, after = (query.get(name, "") for name in ("q", "state", "after"))
         try:
-            found, problem = await desk.listed(person, q.strip(), state if state in _STATES else "", after), ""
+            page, problem = await desk.listed(person, q.strip(), state if state in _STATES else "", after), ""
         except StoreUnavailable as down:
-            found, problem = {"keys": [], "older": "", "cut": 0}, str(down)
+            page, problem = {"keys": [], "older": "", "cut": 0}, str(down)
         filters = urlencode({name: value for name, value in (("q", q), ("state", state)) if value})
         return {
-            **found, "problem": problem, "q": q, "state": state, "after": after, "query": filters, "states": _STATES,
+            **page, "problem": problem, "q": q, "state": state, "after": after, "query": filters, "states": _STATES,
             "surfaces": [] if problem else await desk.surfaces(), "may_create": may_some(person, "keys.create"),
             "teams": may_some(person, "teams.see"), "form": form_of_record(None), "refused": "", **more,
         }  # fmt: skip

@@ -88,9 +88,9 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     async def check(request: Request) -> Response:
         """Return the findings of a text for the editor, and the parts of the page that follow it."""
         form, surface = await form_of(request, _MOST_POLICY), request.path_params["surface"]
-        found = await desk.examined(surface, form.get("text", ""), await desk.text_in_force(surface))
-        parts = {name: render.part(f"policy_{name}.html", {**found, "against": ""}) for name in _PARTS}
-        return json_of({"findings": found["findings"], "parts": parts})
+        report = await desk.examined(surface, form.get("text", ""), await desk.text_in_force(surface))
+        parts = {name: render.part(f"policy_{name}.html", {**report, "against": ""}) for name in _PARTS}
+        return json_of({"findings": report["findings"], "parts": parts})
 
     async def complete(request: Request) -> Response:
         """Return what may be written at a line and column of a text."""

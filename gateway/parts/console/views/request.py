@@ -143,7 +143,7 @@ class RequestView:
             "target": timeline.target_ms,
             "limits_ms": {} if again is None else _limits_ms(again.policy),
             "saved": _saved(row),
-            "usual": {bar.number: found for bar in timeline.bars if (found := _usual_of_kind(usual, bar))},
+            "usual": {bar.number: interval for bar in timeline.bars if (interval := _usual_of_kind(usual, bar))},
             "slow": slow_hops(timeline, usual),
             "replaced": replaced_in(timeline.bars),
             "lines": await self._lines_of(timeline.bars, row["surface"] or "", row["policy"] or ""),

@@ -98,8 +98,8 @@ class RolloutView:
 
     async def _learn_of(self, state: InForce, version: Version) -> Mapping[str, Any]:
         live = await self._registry.version(state.surface, state.live)
-        found = {"candidate": version, "control": live}
-        return {arm: version.policy().learn for arm, version in found.items()}
+        versions = {"candidate": version, "control": live}
+        return {arm: version.policy().learn for arm, version in versions.items()}
 
 
 def _figures(

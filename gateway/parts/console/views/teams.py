@@ -38,8 +38,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 
     async def new_owner(request: Request) -> Mapping[str, Any]:
         query, person = request.query_params, person_in(request)
-        found = await desk.owner(person, query.get("kind", "team"), query.get("name", "").strip())
-        raise SeeOther(f"/teams/{found.kind}/{found.name}" if found.name else "/teams")
+        owner = await desk.owner(person, query.get("kind", "team"), query.get("name", "").strip())
+        raise SeeOther(f"/teams/{owner.kind}/{owner.name}" if owner.name else "/teams")
 
     async def set_owner(request: Request) -> Response:
         form, person, path = await form_of(request, MOST_FORM), person_in(request), request.path_params

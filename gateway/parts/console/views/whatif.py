@@ -200,7 +200,7 @@ class PolicyTries:
         database = self._archive.cursor()
         which = Which(surface, until=to).newest(database, REQUESTS)
         recording = Recording(database, candidate, which, keep_inputs=True)
-        counts = {number.name: found for number in numbers if (found := _counts(recording, number)) is not None}
+        counts = {number.name: count for number in numbers if (count := _counts(recording, number)) is not None}
         until = which.until or 0
         while len(self._kept) >= _KEPT:
             self._kept.popitem(last=False)

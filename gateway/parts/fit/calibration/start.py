@@ -45,10 +45,10 @@ class StartRules:
     def of(cls, policy: Policy) -> StartRules:
         """Read the start rules of `policy`."""
         rule = policy.route.start.get(policy.tiers[0])
-        found = _comparison(rule.source) if rule and policy.route.classifier != "none" else None
-        if found is None:
+        comparison = _comparison(rule.source) if rule and policy.route.classifier != "none" else None
+        if comparison is None:
             return cls(policy, None)
-        value, match, whole = found
+        value, match, whole = comparison
         return cls(policy, float(f"{float(match[1]) / whole:.10g}"), value)
 
     @property
@@ -83,10 +83,10 @@ class StartRules:
 
 def with_threshold(rule: str, threshold: float) -> str:
     """Return the rule's text with another number, 0..1, where it compares `p_adequate` or a quantile."""
-    found = _comparison(rule)
-    if found is None:
+    comparison = _comparison(rule)
+    if comparison is None:
         return rule
-    _, match, whole = found
+    _, match, whole = comparison
     return rule[: match.start(1)] + f"{threshold * whole:.10g}" + rule[match.end(1) :]
 
 

@@ -65,8 +65,8 @@ def in_force(args: argparse.Namespace, source: PolicySource) -> PolicyInForce:
             f"{source.directory}: name the gateway's folder with --policies"
         )
     if policy.learn is not None and policy.learn.apply == "canary":
-        if found := [finding for finding in faults(policy) if finding.code == "T602"]:
-            raise CommandError(f"{policy.label}: learn.apply: {found[0].message}")
+        if findings := [finding for finding in faults(policy) if finding.code == "T602"]:
+            raise CommandError(f"{policy.label}: learn.apply: {findings[0].message}")
         if state.rolling is not None:
             raise CommandError(
                 f"{args.surface}@{state.rolling.version[:7]} is being tried, and `learn.apply` would start another "

@@ -284,33 +284,33 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
     return done
 
 
-def _quality(args: argparse.Namespace, found: SurfaceLabels) -> int:
+def _quality(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     """Print one quality figure for each tier, and how reliable the predictions of it are."""
     from gateway.measures.quality import agreement, paired_quality, surface_quality
     from gateway.measures.reliability import head_claims, head_reliabilities
 
-    heads = head_reliabilities(head_claims(found.rows, found.rated, found.ladder))
-    known = surface_quality(found.rows, found.feedback, found.unjudged, found.shadows)
+    heads = head_reliabilities(head_claims(labels.rows, labels.rated, labels.ladder))
+    known = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)
     lines: list[str | Table | Any] = [quality_table(known["tiers"], "tier")]
-    lines.append(agreement_line(agreement(found.rows, found.feedback)))
+    lines.append(agreement_line(agreement(labels.rows, labels.feedback)))
     if any(head["reliability"] for head in heads):
         lines.append(reliability_table(heads))
     lines += [missing_line(head) for head in heads if head["reliability"] is None]
-    for candidate, pairs in found.shadows.items():
+    for candidate, pairs in labels.shadows.items():
         lines.append(f"{candidate} as a shadow, against what was served: {paired_quality(pairs)}")
     values = {"surface": args.surface, **known, "heads": heads}
     show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
 
 
-def _export(args: argparse.Namespace, found: SurfaceLabels) -> int:
+def _export(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     """Write the fine-tuning data."""
     from gateway.parts.fit.learning.fine_tuning import Exported, ExportRules, chat_rows
 
     exported = Exported()
     scratch = args.chat.with_name(f".{args.chat.name}.new")
     with scratch.open("wb") as file:
-        file.writelines(chat_rows(found.rows, ExportRules(args.tools, args.max_chars), exported))
+        file.writelines(chat_rows(labels.rows, ExportRules(args.tools, args.max_chars), exported))
     scratch.replace(args.chat)
     if args.json:
         values = {"written": exported.written, "left_out": exported.left_out, "redacted": exported.redacted}

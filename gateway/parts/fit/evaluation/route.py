@@ -85,17 +85,17 @@ def _sets_left_out(options: RouteOptions, data: LabelledPrompts, on_progress: On
 
     embedder = load_embedder(options.embedding or "static", options.state)
     recipe = Recipe(seed=options.seed, bare_questions=True)
-    found = measure_left_out(data.examples, embedder, recipe, on_progress)
-    if not found.rows:
+    left_out = measure_left_out(data.examples, embedder, recipe, on_progress)
+    if not left_out.rows:
         raise DataError("nothing can be left out: give several data sets, or several groups, of 40 prompts or more")
-    rows = [row.as_json() for row in found.rows]
+    rows = [row.as_json() for row in left_out.rows]
     notes = [
         "length alone: the longest prompts are sent to the large model; ahead: how far the heads' APGR exceeds that",
         "claimed: the share of the prompts that a classifier fitted without them calls its domain, of whichever kind",
         f"a kind has a domain if its left-out prompts rank at {FLOOR:g} at the lower bound, {AHEAD:g} ahead of length",
-        f"kinds with a domain: {', '.join(found.kinds) or 'none'}",
+        f"kinds with a domain: {', '.join(left_out.kinds) or 'none'}",
     ]
-    values = {"left_out": rows, "domain": found.kinds, "embedding": embedder.name, "seed": options.seed}
+    values = {"left_out": rows, "domain": left_out.kinds, "embedding": embedder.name, "seed": options.seed}
     title = f"{named(data)}; each data set left out, {embedder.name}"
     return Report({**values, "data": data.sources, "notes": notes}, [table_of_left_out(rows)], notes, title, width=WIDE)
 

@@ -83,19 +83,19 @@ def chat_rows(rows: Sequence[Mapping[str, Any]], rules: ExportRules, exported: E
         if sum(len(orjson.dumps(message)) for message in chat) > rules.most_chars:
             exported.left_out["it is too long"] += 1
             continue
-        found: Counter[str] = Counter()
-        line = orjson.dumps({"messages": _redacted(chat, found)}) + b"\n"
+        counts: Counter[str] = Counter()
+        line = orjson.dumps({"messages": _redacted(chat, counts)}) + b"\n"
         if line in seen:
             exported.left_out["it is there already"] += 1
             continue
         seen.add(line)
-        exported.redacted.update(found)
+        exported.redacted.update(counts)
         exported.written += 1
         yield line
 
 
-def redacted(text: str, found: Counter[str]) -> str:
-    """Return the text with what PATTERNS finds replaced by its kind in brackets, and count it in `found`."""
+def redacted(text: str, counts: Counter[str]) -> str:
+    """Return the text with what PATTERNS finds replaced by its kind in brackets, and count it in `counts`."""
     for kind, pattern in PATTERNS.items():
 
         def replaced(match: re.Match[str], kind: str = kind) -> str:
@@ -105,19 +105,19 @@ def redacted(text: str, found: Counter[str]) -> str:
                 return found_text
             if kind == "phone number" and (_DATE.fullmatch(found_text) or not 7 <= len(digits) <= 15):
                 return found_text
-            found[kind] += 1
+            counts[kind] += 1
             return f"[{kind}]"
 
         text = pattern.sub(replaced, text)
     return text
 
 
-def _redacted(value: Any, found: Counter[str]) -> Any:
+def _redacted(value: Any, counts: Counter[str]) -> Any:
     if isinstance(value, str):
-        return redacted(value, found)
+        return redacted(value, counts)
     if isinstance(value, list):
-        return [_redacted(item, found) for item in value]
-    return {name: _redacted(item, found) for name, item in value.items()} if isinstance(value, dict) else value
+        return [_redacted(item, counts) for item in value]
+    return {name: _redacted(item, counts) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _messages(row: Mapping[str, Any]) -> list[Any] | None:

@@ -95,10 +95,10 @@ class _Judged:
     answer: LabelledAnswer
 
 
-def _own_head(tier: str, found: Sequence[_Judged], seed: int) -> Iterator[OwnHead]:
-    model = found[0].model
-    answers, kinds = [label.answer for label in found], [label.kind for label in found]
-    held = began_last(np.array([label.conversation for label in found]), np.array([label.at for label in found]))
+def _own_head(tier: str, judged: Sequence[_Judged], seed: int) -> Iterator[OwnHead]:
+    model = judged[0].model
+    answers, kinds = [label.answer for label in judged], [label.kind for label in judged]
+    held = began_last(np.array([label.conversation for label in judged]), np.array([label.at for label in judged]))
     earlier = np.flatnonzero(~held).tolist()
     try:
         measured_on = fit_head(

@@ -219,8 +219,8 @@ def _interval(score: Floats, small: Floats, large: Floats) -> list[float]:
     """Return the APGR, and its 95% interval by bootstrap over prompts."""
     blocks, gain = Blocks.of(score), large - small
     drawn = [Curve.of(blocks, gain, weights).recovered() for weights in resamples(len(score), 0, _RESAMPLES)]
-    found = interval(apgr(score, small, large), np.concatenate(drawn))
-    return [round(end, 4) for end in (found.value, found.lo, found.hi)]
+    estimate = interval(apgr(score, small, large), np.concatenate(drawn))
+    return [round(end, 4) for end in (estimate.value, estimate.lo, estimate.hi)]
 
 
 def _flat(heads: Heads) -> Iterator[NDArray[Any]]:

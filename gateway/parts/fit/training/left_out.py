@@ -90,5 +90,5 @@ def _auroc_interval(score: Floats, right: Floats) -> list[float]:
     """Return the AUROC and the ends of its 95% interval by bootstrap over answers."""
     blocks = Blocks.of(score)
     drawn = [aurocs(blocks, right, weights) for weights in resamples(len(score), 0, _RESAMPLES)]
-    found = interval(auroc(score, right), np.concatenate(drawn))
-    return [round(end, 4) for end in (found.value, found.lo, found.hi)]
+    estimate = interval(auroc(score, right), np.concatenate(drawn))
+    return [round(end, 4) for end in (estimate.value, estimate.lo, estimate.hi)]

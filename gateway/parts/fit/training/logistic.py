@@ -49,8 +49,8 @@ def fit_logistic(inputs: Floats, right: Floats, strength: float, offset: Floats 
 
     options = {"gtol": _NEAR * strength * len(right), "maxiter": _STEPS}
     start = np.zeros(columns.shape[1])
-    found = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
-    return np.asarray(found.x, np.float64)
+    result = minimize(objective, start, jac=True, hess=curvature, method="trust-exact", options=options)
+    return np.asarray(result.x, np.float64)
 
 
 def fit_wide_logistic(words: csr_matrix, dense: Floats, right: Floats, weight: Floats) -> Floats:
@@ -75,7 +75,7 @@ def fit_wide_logistic(words: csr_matrix, dense: Floats, right: Floats, weight: F
 
     start = np.zeros(count + dense.shape[1] + 1)
     options = {"maxiter": _WIDE_STEPS, "gtol": _WIDE_NEAR, "ftol": 1e-10}
-    found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
+    result = minimize(objective, start, jac=True, method="L-BFGS-B", options=options).x
     weights = np.zeros(words.shape[1] + dense.shape[1] + 1)
-    weights[used], weights[words.shape[1] :] = found[:count], found[count:]
+    weights[used], weights[words.shape[1] :] = result[:count], result[count:]
     return weights

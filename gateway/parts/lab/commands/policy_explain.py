@@ -134,11 +134,11 @@ def _place(explained: _Explained, at: KeyPath) -> str:
 
 
 def _recorded(args: argparse.Namespace) -> _Explained:
-    found = recorded(ledger_folder(args), args.request)
-    policy, document, notes = found.basis.policy, None, list[str]()
+    record = recorded(ledger_folder(args), args.request)
+    policy, document, notes = record.basis.policy, None, list[str]()
     if args.policy is not None:
         policy, document = policy_of(args.policy, args)
-        policy, unknown = deployed_as(found.basis, policy)
+        policy, unknown = deployed_as(record.basis, policy)
         notes += [f"{name} is left out: the record does not hold its state" for name in unknown]
     else:
         launch = launch_of(args)
@@ -151,7 +151,7 @@ def _recorded(args: argparse.Namespace) -> _Explained:
             notes.append(f"{policy.label} is not in force in {in_force.where}, so there are no line numbers")
     lines = [PathLine("surface", f"{policy.surface}, decided by {policy.label}", ("surface",))]
     after = [PathLine("cache", "unknown: a record holds no text", ("cache",))]
-    given = replace(found.given, health=_state(args, found.given.health, found.given.features))
+    given = replace(record.given, health=_state(args, record.given.health, record.given.features))
     return _Explained(policy, given, lines, after, document, notes)
 
 
@@ -160,8 +160,8 @@ def _recorded(args: argparse.Namespace) -> _Explained:
 
 def _recorded_live(args: argparse.Namespace) -> _Explained:
     """Explain a recorded request as if it came again now: its own features, the policy and tiers of now."""
-    found = recorded(ledger_folder(args), args.request)
-    before, features = found.basis.policy, found.given.features
+    record = recorded(ledger_folder(args), args.request)
+    before, features = record.basis.policy, record.given.features
     asked = {"surface": before.surface, "tokens_in": features.approx_tokens}
     gateway = LiveGateway.of(args)
     view = gateway.explain(asked, args.policy)
@@ -176,7 +176,7 @@ def _recorded_live(args: argparse.Namespace) -> _Explained:
         notes.append(f"it was decided by {before.label} then")
     lines = [PathLine("surface", f"{policy.surface}, now {policy.label}", ("surface",)), *arm]
     after = [PathLine("cache", "unknown: a record holds no text", ("cache",))]
-    given = replace(found.given, health=_state(args, view.given.health, features))
+    given = replace(record.given, health=_state(args, view.given.health, features))
     return _Explained(policy, given, lines, after, view.document, notes, view)
 
 

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace) -> int:
     base = in_force.by_surface.get(candidate.surface)
     findings = findings_in(candidate, document, deployment)
     tests = _tests(args.file)
-    found = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
-    if found is not None and (unguarded := unguarded_quality(found, candidate)) is not None:
+    changes = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
+    if changes is not None and (unguarded := unguarded_quality(changes, candidate)) is not None:
         findings.append(document.locate(unguarded))
     args.json = args.format == "json"
     began = time.perf_counter()
@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         made_s=time.time(),
         lint={"findings": [str(finding) for finding in findings]},
         tests=tests,
-        changes=_changes(found),
+        changes=_changes(changes),
         replay=None if replayed is None else replayed.as_json(),
         canary=None if canary is None else canary.as_json(),
     )
@@ -88,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({**as_json(plan), "seconds": seconds, "failed_gates": [gate.source for gate in unmet]})
     else:
         lines = [
-            *_head(plan, base, document, found, in_force.where),
+            *_head(plan, base, document, changes, in_force.where),
             *_parts(plan, tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
             *([] if canary is None else forecast_lines(canary)),
@@ -137,10 +137,10 @@ def _canary(args: argparse.Namespace, candidate: Policy, goodput: float) -> Cana
         raise CommandError(str(error)) from None
 
 
-def _changes(found: Difference | None) -> dict[str, Any]:
-    if found is None:
+def _changes(changes: Difference | None) -> dict[str, Any]:
+    if changes is None:
         return {"changes": [], "drops_answers": False}
-    return {"changes": [asdict(change) for change in found.changes], "drops_answers": found.drops_answers}
+    return {"changes": [asdict(change) for change in changes.changes], "drops_answers": changes.drops_answers}
 
 
 def _head(

@@ -56,17 +56,17 @@ def _is_bad(result: RunResult, least: float | None) -> bool:
 def _files(path: Path) -> list[Path]:
     """Return the test files that a path stands for. Raises CommandError where there are none."""
     if path.is_dir():
-        found = sorted(file for file in path.iterdir() if is_test_file(file.name))
-        if not found:
+        files = sorted(file for file in path.iterdir() if is_test_file(file.name))
+        if not files:
             raise CommandError(f"{path} has no test files (*{SUFFIXES[0]})")
-        return found
+        return files
     if is_test_file(path.name) or not path.is_file():
         return [path]
     beside = [path.with_name(path.stem + suffix) for suffix in SUFFIXES]
-    found = [file for file in beside if file.is_file()]
-    if not found:
+    files = [file for file in beside if file.is_file()]
+    if not files:
         raise CommandError(f"{path} has no tests: there is no {beside[0].name} beside it")
-    return found
+    return files
 
 
 def _pattern(text: str) -> re.Pattern[str]:

@@ -160,15 +160,15 @@ class PolicyUnderTest:
             ladder = clamp.of(policy)
         allowed = None if clamp is None else ladder
         if request is None:
-            found = self._consulted(asked, case.stored, allowed)
+            lookup = self._consulted(asked, case.stored, allowed)
         else:
-            found = consulted(policy.cache, body, features, case.stored, self.never, allowed)
+            lookup = consulted(policy.cache, body, features, case.stored, self.never, allowed)
         given = self._given(asked, view, clamp, ladder)
-        if found.hit and case.stored is not None:
+        if lookup.hit and case.stored is not None:
             tier = case.stored.tier or ""
-            path = "cache-exact" if found.hit == "exact" else "cache-semantic"
+            path = "cache-exact" if lookup.hit == "exact" else "cache-semantic"
             served = Walk(path=path, tier=tier)  # type: ignore[arg-type]
-            return CaseOutcome(served, found, body, given, (found.steps,))
+            return CaseOutcome(served, lookup, body, given, (lookup.steps,))
         got = self._walks.walk(policy, given, self._surroundings(case, values, view, features.stream, own_limit))
         capped = () if policy.output.max_tokens is None else _CAPPED[own_limit]
         in_time: Sequence[Step] = ()
@@ -177,7 +177,7 @@ class PolicyUnderTest:
         if got.refused or policy.slo.deadline <= given.budget_s:
             in_time = in_time or _IN_TIME
         return CaseOutcome(
-            got, found, body, given, (found.steps, self._rule_steps(given, got), got.steps, capped, in_time)
+            got, lookup, body, given, (lookup.steps, self._rule_steps(given, got), got.steps, capped, in_time)
         )
 
     def _consulted(
@@ -191,8 +191,8 @@ class PolicyUnderTest:
         )  # fmt: skip
         known = self._cached.get(key)
         if known is None:
-            found = consulted(self.policy.cache, body, features, stored, self.never, allowed)
-            known = self._cached[key] = found, stored
+            lookup = consulted(self.policy.cache, body, features, stored, self.never, allowed)
+            known = self._cached[key] = lookup, stored
         return known[0]
 
     def _request(self, case: Case) -> Request:

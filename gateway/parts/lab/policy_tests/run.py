@@ -129,18 +129,18 @@ def run_test(under: PolicyUnderTest, test: AnyTest, requests: Requests, coverage
 def mismatches_of(under: PolicyUnderTest, case: Case, outcome: CaseOutcome, prefix: str = "") -> list[Mismatch]:
     """Return what is not as the case expects."""
     policy = under.policy
-    found = []
+    problems = []
     for key, expected in case.expect.items():
         got = GOT[key](policy, outcome)
         if not is_as_expected(key, expected, got):
             line, why = explain(under, key, outcome)
-            found.append(Mismatch(prefix + key, shown(key, expected), shown(key, got), line, why))
+            problems.append(Mismatch(prefix + key, shown(key, expected), shown(key, got), line, why))
     for key, refused in case.expect_not.items():
         got = GOT[key](policy, outcome)
         if is_as_expected(key, refused, got):
             line, why = explain(under, key, outcome)
-            found.append(Mismatch(prefix + key, f"not {shown(key, refused)}", shown(key, got), line, why))
-    return found
+            problems.append(Mismatch(prefix + key, f"not {shown(key, refused)}", shown(key, got), line, why))
+    return problems
 
 
 def shown(key: str, value: Any) -> str:
@@ -268,7 +268,7 @@ def _cached_together(
     from gateway.parts.lab.policy_tests.whole_requests import why_not_together
 
     at = under.tested.line(("cache",))
-    found = []
+    problems = []
     for i, body in enumerate(read):
         for j, other in enumerate(read):
             if i == j or (wanted and i > j):
@@ -277,7 +277,7 @@ def _cached_together(
             if (not why) != wanted:
                 ours, theirs = test.bodies[i][0], test.bodies[j][0]
                 got = f"the answer to {ours} would {'' if not why else 'not '}be served for {theirs}"
-                found.append(
+                problems.append(
                     Mismatch(key, "together" if wanted else "not together", got, at, f"cache: {why or 'a hit'}")
                 )
-    return found[:1]
+    return problems[:1]

@@ -391,22 +391,22 @@ class LedgerReader:
         return np.array([self._verdicts[number] for number in different.tolist()], np.int64)[which]
 
     def _basis(self, name: str) -> DecisionBasis:
-        found = self.database.execute("SELECT basis FROM bases WHERE id = ?", [name]).fetchone()
-        if found is None:
+        row = self.database.execute("SELECT basis FROM bases WHERE id = ?", [name]).fetchone()
+        if row is None:
             raise BasisError(f"the ledger lacks the basis {name} of decisions; was bases.jsonl deleted?")
-        return DecisionBasis.decode(str(found[0]).encode())
+        return DecisionBasis.decode(str(row[0]).encode())
 
     def _words(
         self, source: str, columns: Sequence[str], more: Sequence[str] = ()
     ) -> tuple[dict[str, tuple[str, ...]], tuple[Any, ...]]:
         """Return the texts that occur in each of these columns, and more figures, in one pass over the files."""
         lists = ", ".join([*(f"list(DISTINCT {column})" for column in columns), *more])
-        found = self._one(f"SELECT {lists} FROM {source} WHERE {{where}}")
+        row = self._one(f"SELECT {lists} FROM {source} WHERE {{where}}")
         texts = {
             column: tuple(sorted(word for word in words or () if word))
-            for column, words in zip(columns, found[: len(columns)], strict=True)
+            for column, words in zip(columns, row[: len(columns)], strict=True)
         }
-        return texts, found[len(columns) :]
+        return texts, row[len(columns) :]
 
     def _one(self, sql: str) -> tuple[Any, ...]:
         return self._all(sql)[0]

@@ -85,12 +85,12 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> int:
                 sql = query.focus if name == "focus" else query.lines()
                 parquet = name == "parquet" or (name == "focus" and file.suffix == ".parquet")
                 done.append(f"{_to_file(archive, sql, query, file, parquet=parquet)} rows written to {file}")
-        found = await usage_of(archive, query)
+        usage = await usage_of(archive, query)
         if "key" in query.by:
-            await _add_names(KeyRegistry(store), found["lines"])
+            await _add_names(KeyRegistry(store), usage["lines"])
     finally:
         await archive.aclose()
-    show(_report(found, query, done), as_json=args.json)
+    show(_report(usage, query, done), as_json=args.json)
     return Exit.OK
 
 
@@ -188,7 +188,7 @@ def _columns(text: str) -> tuple[str, ...]:
     return columns
 
 
-def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) -> Report:
+def _report(usage: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) -> Report:
     called = not {"tier", "model", "backend"}.isdisjoint(query.by)
     figures = ["requests", "tokens in", "tokens out", "charged", "hits at list", "wasted"]
     if called:
@@ -196,24 +196,24 @@ def _report(found: Mapping[str, Any], query: UsageQuery, done: Sequence[str]) ->
     named = [part for name in query.by for part in ((name, "name") if name == "key" else (name,))]
     texts = [*named, *(() if called or "surface" in query.by else ("surfaces",))]
     rows = table(*texts, *figures, left=len(texts))
-    lines = [line for line in found["lines"] if line["entry"] == "usage"]
+    lines = [line for line in usage["lines"] if line["entry"] == "usage"]
     for line in lines:
         rows.add_row(
             *(printable(line[name]) if line[name] != "" else NONE for name in texts), *_cells(line, called=called)
         )
-    total = found["total"]
+    total = usage["total"]
     if len(lines) > 1:
         rows.add_row("all", *[""] * (len(texts) - 1), *_cells(total, called=called))
     parts: list[Any] = [rows] if lines else ["No request is recorded for this."]
-    if found["adjustments"]:
+    if usage["adjustments"]:
         changes = table("adjusted at", "of", "entry", "author", "reason", "usd", left=5)
-        for adjustment in found["adjustments"]:
+        for adjustment in usage["adjustments"]:
             at = datetime.fromtimestamp(adjustment["started"], ZoneInfo(query.zone)).strftime("%Y-%m-%d %H:%M:%S")
             words = (printable(adjustment[name] or NONE) for name in ("account", "entry", "author", "reason"))
             changes.add_row(at, *words, dollars(adjustment["usd"], signed=True))
         parts += ["", changes]
-    notes = _notes(found, query)
-    values = {**found, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
+    notes = _notes(usage, query)
+    values = {**usage, "since_s": query.since, "until_s": query.until, "zone": query.zone, "notes": notes}
     plain = orjson.dumps(values, default=lambda value: float(value) if isinstance(value, Decimal) else str(value))
     return Report(orjson.loads(plain), parts, notes, width=WIDE, done=done)
 
@@ -231,9 +231,9 @@ def _cells(line: Mapping[str, Any], *, called: bool) -> list[str]:
     return cells
 
 
-def _notes(found: Mapping[str, Any], query: UsageQuery) -> list[str]:
+def _notes(usage: Mapping[str, Any], query: UsageQuery) -> list[str]:
     """Return what the figures cover, and what they lack."""
-    covers, total, notes = found["covers"], found["total"], []
+    covers, total, notes = usage["covers"], usage["total"], []
     if covers["records"]:
         ends = [datetime.fromtimestamp(covers[end], ZoneInfo(query.zone)) for end in ("first_s", "last_s")]
         span = " to ".join(f"{end:%Y-%m-%d %H:%M:%S}" for end in ends)

@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     if rungs:
         before, tiers = text[: text.index("\ntiers:") + 1], text[text.index("\ntiers:") + 1 : text.index(_AFTER_TIERS)]
         text = before + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
-    found = _written(args.out, text)
-    wrong = [str(problem) for problem in found.problems]
+    findings = _written(args.out, text)
+    wrong = [str(problem) for problem in findings.problems]
     tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out and not wrong else {}
     used = {place.url for rung in rungs for place in (rung.place, *rung.also)}
     result = {
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
         "advice": _advice(rungs),
         "written": not wrong,
         "problems": wrong,
-        "warnings": [str(warning) for warning in found.warnings if warning.file == args.out],
+        "warnings": [str(warning) for warning in findings.warnings if warning.file == args.out],
         "tried": tried,
     }
     if args.json:
@@ -86,8 +86,8 @@ def _written(out: Path, text: str) -> check.Findings:
     draft = out.with_name(f".{out.name}.draft")
     try:
         draft.write_text(text)
-        found = check.findings_of(argparse.Namespace(config=draft, policies=None))
-        if not found.problems:
+        findings = check.findings_of(argparse.Namespace(config=draft, policies=None))
+        if not findings.problems:
             draft.replace(out)
     except OSError as error:
         raise CommandError(f"cannot write {out}: {error.strerror or error}") from None
@@ -95,9 +95,9 @@ def _written(out: Path, text: str) -> check.Findings:
         draft.unlink(missing_ok=True)
     problems, warnings = (
         tuple(replace(finding, file=out) if finding.file == draft else finding for finding in some)
-        for some in (found.problems, found.warnings)
+        for some in (findings.problems, findings.warnings)
     )
-    return replace(found, problems=problems, warnings=warnings)
+    return replace(findings, problems=problems, warnings=warnings)
 
 
 def _row(rung: Rung) -> dict[str, Any]:
