@@ -58,12 +58,12 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
     """
-    known = cost(price, usage)
-    dollars = known or 0.0
-    if known is None:
+    usd = cost(price, usage)
+    dollars = usd or 0.0
+    if usd is None:
         ledger.cost_unknown = True
-    if (hides_cache and known is not None) or usage.tokens_cached or usage.tokens_cache_write:
-        _charge_cached(ledger, hop, price, usage, known, hides_cache=hides_cache)
+    if (hides_cache and usd is not None) or usage.tokens_cached or usage.tokens_cache_write:
+        _charge_cached(ledger, hop, price, usage, usd, hides_cache=hides_cache)
     ledger.cost_usd += dollars
     if hop.name in _PAID:
         if (entry := ledger.entry) is not None:
@@ -79,7 +79,7 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
         attributes.update(_written(usage))
     if usage.tokens_reasoning:
         attributes[names.GEN_AI_TOKENS_REASONING] = usage.tokens_reasoning
-    if known is None:
+    if usd is None:
         attributes[names.COST_UNKNOWN] = True
     else:
         attributes[names.COST] = dollars
@@ -90,13 +90,13 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
 
 
 def _charge_cached(
-    ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, known: float | None, *, hides_cache: bool
+    ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, usd: float | None, *, hides_cache: bool
 ) -> None:
-    """Record what a prompt cache changed in the cost of a call, `known` or None, and in the tokens that count."""
+    """Record what a prompt cache changed in the cost of a call, `usd` (None: unknown), and in the tokens that count."""
     uncached = Usage(usage.tokens_in, usage.tokens_out, service_tier=usage.service_tier)
     full = None if price is None else price.of(uncached)
-    if hides_cache and known is not None:
-        ledger.hide_discount(None if full is None else full - known)
+    if hides_cache and usd is not None:
+        ledger.hide_discount(None if full is None else full - usd)
     if price is not None and full is not None and (usage.tokens_cached or usage.tokens_cache_write):
         saved = hop.attributes[names.PROMPT_CACHE_USD] = full - price.of(usage)
         ledger.prompt_cache_usd = (ledger.prompt_cache_usd or 0.0) + saved

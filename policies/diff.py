@@ -99,13 +99,13 @@ def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = 
     return Difference(tuple(differences.changes), drops)
 
 
-def unguarded_quality(difference: Difference, after: Rules) -> Finding | None:
+def unguarded_quality(changes: Difference, after: Rules) -> Finding | None:
     """Return the finding of a change whose canary would not notice that answers become worse; None without one."""
     if after.rollout is None or after.rollout.guard.quality is not None:
         return None
     moving = [
         change.path
-        for change in difference.in_force
+        for change in changes.in_force
         if any(f"{change.path}.".startswith((f"{dotted(key)}.", f"{dotted(key)}[")) for key in _MOVE_QUALITY)
     ]
     if not moving:

@@ -46,25 +46,25 @@ def problems_together(read: Sequence[tuple[Policy, Document]]) -> list[Problem]:
     return problems
 
 
-def _missing(what: str, name: str, known: Collection[str]) -> str:
-    have = did_you_mean(name, known) or (f"; it has {', '.join(known)}" if known else "")
+def _missing(what: str, name: str, known_names: Collection[str]) -> str:
+    have = did_you_mean(name, known_names) or (f"; it has {', '.join(known_names)}" if known_names else "")
     return f"the deployment has no {what} {name!r}{have}"
 
 
-def _no_such(what: str, name: str, known: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
+def _no_such(what: str, name: str, have: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
     """Return the finding of a name that is not known: write a near one, or leave out `without`."""
-    near = get_close_matches(name, known, n=1)
+    near = get_close_matches(name, have, n=1)
     edit = Edit(at, near[0]) if near else Edit(without)
-    return Finding(at, _missing(what, name, known), "T702", "" if near else mend, (edit,))
+    return Finding(at, _missing(what, name, have), "T702", "" if near else mend, (edit,))
 
 
 def _unknown_tiers(policy: Policy, fits: Fits) -> Iterator[Finding]:
-    known = [tier.name for tier in fits.tiers]
+    tiers = [tier.name for tier in fits.tiers]
     for i, tier in enumerate(policy.tiers):
-        if tier not in known and tier not in policy.optional_tiers:
-            near = next((name for name in get_close_matches(tier, known, n=1) if name not in policy.tiers), None)
+        if tier not in tiers and tier not in policy.optional_tiers:
+            near = next((name for name in get_close_matches(tier, tiers, n=1) if name not in policy.tiers), None)
             edits = (Edit(("tiers", i), near), Edit(("route", "start", tier), rename=near)) if near else ()
-            yield Finding(("tiers", i), _missing("tier", tier, known), "T701", "", edits)
+            yield Finding(("tiers", i), _missing("tier", tier, tiers), "T701", "", edits)
     for deployed in fits.tiers:
         if deployed.judges and deployed.name in policy.tiers:
             at = ("tiers", policy.tiers.index(deployed.name))

@@ -89,11 +89,11 @@ def numbers_of(text: str) -> list[PolicyNumber]:
 
 def with_numbers(text: str, values: Mapping[str, float]) -> str:
     """Return the text with other values of numbers, by their names. Raises NotANumber for a name that it lacks."""
-    known = {number.name: number for number in numbers_of(text)}
-    if missing := sorted(values.keys() - known.keys()):
-        raise NotANumber(f"the policy has no number {missing[0]!r} any more; its numbers are {', '.join(known)}")
+    numbers = {number.name: number for number in numbers_of(text)}
+    if missing := sorted(values.keys() - numbers.keys()):
+        raise NotANumber(f"the policy has no number {missing[0]!r} any more; its numbers are {', '.join(numbers)}")
     # Of one rule the last number comes first, so that the places of those before it stay right.
-    for number in sorted((known[name] for name in values), key=lambda number: -number.begin):
+    for number in sorted((numbers[name] for name in values), key=lambda number: -number.begin):
         if values[number.name] != number.value:
             whole = source_of(text, number.path) or ""
             changed = whole[: number.begin] + f"{values[number.name]:.10g}" + whole[number.end :]

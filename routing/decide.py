@@ -196,10 +196,10 @@ def _steered(policy: Policy, given: DecisionInput, spent: Spent, steering: Steer
 
 def _cheapest(adequate: tuple[str, ...], health: Mapping[str, TierHealth], costs: Mapping[str, TierCost]) -> str:
     """Return the adequate tier that costs the conversation least; the first where its own cost is not known."""
-    known = {name: cost.usd for name in adequate if (cost := costs.get(name)) is not None and cost.usd is not None}
-    if adequate[0] not in known:
+    usd = {name: cost.usd for name in adequate if (cost := costs.get(name)) is not None and cost.usd is not None}
+    if adequate[0] not in usd:
         return adequate[0]
-    return min([name for name in known if not health[name].unavailable], key=known.__getitem__)
+    return min([name for name in usd if not health[name].unavailable], key=usd.__getitem__)
 
 
 def _why_on(start: str, goes_on: str, costs: Mapping[str, TierCost]) -> str:

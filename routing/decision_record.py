@@ -206,14 +206,14 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         0
         if difficulty is None
         else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
-        [_unnamed_health(named) for named in given["health"]],
+        [_unnamed_health(values) for values in given["health"]],
     ]
     costs = given.get("costs")
     if before is not None or last_tier or costs:
         record.append([before, last_tier])
         if costs:
-            told = [[cost[name] for name in TierCost._fields] for cost in costs]
-            record[-1].append([0 if cost == _NO_COST else cost for cost in told])
+            costs_told = [[cost[name] for name in TierCost._fields] for cost in costs]
+            record[-1].append([0 if cost == _NO_COST else cost for cost in costs_told])
     if (share := given.get("budget_share")) is not None:
         record += ([*_NOTHING_BEFORE],) if len(record) == _WITHOUT_MORE else ()
         record.append([share, given["budget_cap"]])

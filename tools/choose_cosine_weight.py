@@ -77,7 +77,7 @@ def choose_weights(
         same = np.array([pair.same_answer for pair in pairs], np.bool_)
         chosen[name] = chosen_weight(read, cosines, same, model.strict)
     facts: dict[str, Any] = json.loads(sheet.read_bytes())
-    facts[COSINE_WEIGHTS] = {name: chosen_weight.weight for name, chosen_weight in chosen.items()}
+    facts[COSINE_WEIGHTS] = {name: choice.weight for name, choice in chosen.items()}
     facts["cosine_weights_chosen_by"] = {name: _as_json(weight) for name, weight in chosen.items()}
     sheet.write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return chosen

@@ -68,11 +68,11 @@ class _Sentences:
 def features(text: str, sentence: str, count: int, bits: int) -> tuple[list[int], list[float]]:
     """Return the rows of a sentence's features and the value of each, as the head weighs them."""
     tokens = [token(word, bits) for word in TOKEN.findall(sentence)]
-    scale = max(1.0, sum(token.size for token in tokens)) ** -0.5
-    pairs = pairs_of([token.form for token in tokens if token.form], bits)
+    scale = max(1.0, sum(piece.size for piece in tokens)) ** -0.5
+    pairs = pairs_of([piece.form for piece in tokens if piece.form], bits)
     facts = facts_of(text, sentence, count, bits)
-    rows = [row for token in tokens for row in token.rows] + pairs + facts
-    values = [scale * value for token in tokens for value in token.values] + [scale] * len(pairs) + [FACT] * len(facts)
+    rows = [row for piece in tokens for row in piece.rows] + pairs + facts
+    values = [scale * value for piece in tokens for value in piece.values] + [scale] * len(pairs) + [FACT] * len(facts)
     return rows, values
 
 

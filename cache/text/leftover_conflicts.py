@@ -163,7 +163,7 @@ def _shortens(name: str, text: str) -> bool:
 
 def other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether one quotes what does not occur in the other."""
-    return any(quote not in other.plain for gist, other in ((a, b), (b, a)) for quote in gist.quotes)
+    return any(quote not in other.plain for side, other in ((a, b), (b, a)) for quote in side.quotes)
 
 
 def quotes_asked(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:

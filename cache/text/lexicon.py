@@ -304,14 +304,14 @@ def digits(word: str) -> str:
 
 def _value(numeral: str) -> str:
     """Return the value of a Chinese numeral in digits: 二十五 is 25."""
-    total = digits = 0
+    total = pending = 0
     for sign in numeral:
         value = int(unicodedata.numeric("二" if sign == "两" else sign))
         if value < 10:
-            digits = 10 * digits + value
+            pending = 10 * pending + value
         else:
-            total, digits = total + max(digits, 1) * value, 0
-    return str(total + digits)
+            total, pending = total + max(pending, 1) * value, 0
+    return str(total + pending)
 
 
 def _large(number: str, unit: str) -> str:

@@ -105,8 +105,8 @@ def other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
     if not any_other_numbers(a, b):
         return False
     if is_story(a, b):
-        numbers, other = {*a.numbers, *a.symbols} - {"1"}, {*b.numbers, *b.symbols} - {"1"}
-        return not (numbers <= other or other <= numbers)
+        mine, other = {*a.numbers, *a.symbols} - {"1"}, {*b.numbers, *b.symbols} - {"1"}
+        return not (mine <= other or other <= mine)
     if a.symbols != b.symbols or a.symbols:
         return True
     return [number for number in a.numbers if number != "1"] != [number for number in b.numbers if number != "1"]

@@ -113,9 +113,9 @@ class StoredEntry:
         fields = orjson.loads(self._text(b"v") or "")
         if "surface" in fields:
             fields = _of_policy(fields)
-        known = {name: fields[name] for name in TrailEntry.__slots__ if name in fields}  # a newer version may say more
+        values = {name: fields[name] for name in TrailEntry.__slots__ if name in fields}  # a newer version may say more
         how = self._text(b"how") or ""
-        return TrailEntry(**{**known, "how": how, "stream": self.stream, "id": self.id.decode(), "chain": self.chain})
+        return TrailEntry(**{**values, "how": how, "stream": self.stream, "id": self.id.decode(), "chain": self.chain})
 
     def exported(self) -> dict[str, Any]:
         """Return the entry with all that its hash is of, as JSON values, for a file."""

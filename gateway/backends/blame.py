@@ -69,11 +69,11 @@ _WRAPPED: Final = re.compile(
 """What proxies and clouds write before the words of the server behind them."""
 
 
-def blame_for(status: int, body: bytes, told: Mapping[str, Any], *, waits: bool) -> Blame:
-    """Return whose fault a reply of this status is. `told` is its error object; `waits`: it has a Retry-After."""
-    codes = {str(code).lower() for name in _CODE_NAMES if (code := told.get(name))}
+def blame_for(status: int, body: bytes, error: Mapping[str, Any], *, waits: bool) -> Blame:
+    """Return whose fault a reply of this status is. `error` is its error object; `waits`: it has a Retry-After."""
+    codes = {str(code).lower() for name in _CODE_NAMES if (code := error.get(name))}
     html = _HTML.match(body) is not None
-    message = _WRAPPED.sub("", str(told.get("message") or ""), count=1)
+    message = _WRAPPED.sub("", str(error.get("message") or ""), count=1)
     for row in _TABLE:
         if (
             status in row.statuses
@@ -111,10 +111,10 @@ def told_in(body: bytes) -> dict[str, Any]:
         text = "" if _NO_WORDS.match(raw) else raw[:_READ].decode("utf-8", "replace")
         words = _shown(text)
         return {"message": words} if words else {}
-    told = _object_in(value, _DEPTH)
-    if "message" in told:
-        told["message"] = _shown(told["message"])
-    return told
+    error = _object_in(value, _DEPTH)
+    if "message" in error:
+        error["message"] = _shown(error["message"])
+    return error
 
 
 def _object_in(value: Any, depth: int) -> dict[str, Any]:
@@ -130,32 +130,32 @@ def _object_in(value: Any, depth: int) -> dict[str, Any]:
     for name in ("message", "errors", "detail") if plain else ("error", "errors", "detail"):
         if (inner := _object_in(value.get(name), depth - 1)) and inner.get("message"):
             return inner
-    told = dict(value["error"]) if isinstance(value.get("error"), dict) else dict(value)
-    message = next((text for name in ("message", "msg", "detail") if isinstance(text := told.get(name), str)), None)
-    told.pop("message", None)
+    error = dict(value["error"]) if isinstance(value.get("error"), dict) else dict(value)
+    message = next((text for name in ("message", "msg", "detail") if isinstance(text := error.get(name), str)), None)
+    error.pop("message", None)
     if message is None:
-        return told if "code" in told or "type" in told else {}
-    if isinstance(loc := told.pop("loc", None), list):
+        return error if "code" in error or "type" in error else {}
+    if isinstance(loc := error.pop("loc", None), list):
         message = f"{'.'.join(map(str, loc))}: {message}"
-    told["message"] = _with_deeper(told, message, depth)
-    return told
+    error["message"] = _with_deeper(error, message, depth)
+    return error
 
 
-def _with_deeper(told: dict[str, Any], message: str, depth: int) -> str:
+def _with_deeper(error: dict[str, Any], message: str, depth: int) -> str:
     """Return the message with that of the server behind; put deeper codes where others have them."""
     for name in ("metadata", "innererror", "inner_error"):
-        if isinstance(deeper := told.get(name), dict):
-            told["reason"] = (
+        if isinstance(deeper := error.get(name), dict):
+            error["reason"] = (
                 "moderation" if deeper.get("reasons") or deeper.get("flagged_input") else deeper.get("code")
             )
-            if isinstance(said := deeper.get("raw"), str) and said and said not in message:
-                message = f"{message}: {_object_in(_parsed(said), depth - 1).get('message') or said}"
-    details = told.get("details")
+            if isinstance(raw := deeper.get("raw"), str) and raw and raw not in message:
+                message = f"{message}: {_object_in(_parsed(raw), depth - 1).get('message') or raw}"
+    details = error.get("details")
     for detail in details if isinstance(details, list) else ():
         if isinstance(detail, dict) and isinstance(detail.get("reason"), str):  # Google's ErrorInfo
-            told["reason"] = detail["reason"]
-    if isinstance(kind := told.get("__type"), str):  # AWS writes the type's namespace before it
-        told["__type"] = kind.rpartition("#")[2]
+            error["reason"] = detail["reason"]
+    if isinstance(kind := error.get("__type"), str):  # AWS writes the type's namespace before it
+        error["__type"] = kind.rpartition("#")[2]
     return message
 
 

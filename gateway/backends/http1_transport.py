@@ -219,12 +219,12 @@ class Http1Transport:
     async def _resolved(self) -> list[Any]:
         """Return the host's addresses: at most one look-up runs at a time, and its result is reused for 10 s."""
         loop = asyncio.get_running_loop()
-        known = self._addresses
-        if known is None or (known.done() and (known.exception() or loop.time() > self._addresses_until)):
+        addresses = self._addresses
+        if addresses is None or (addresses.done() and (addresses.exception() or loop.time() > self._addresses_until)):
             look_up = loop.getaddrinfo(self._name, self._port, type=socket.SOCK_STREAM)
-            known = self._addresses = asyncio.ensure_future(look_up)
+            addresses = self._addresses = asyncio.ensure_future(look_up)
             self._addresses_until = loop.time() + _ADDRESSES_S
-        return await asyncio.shield(known)
+        return await asyncio.shield(addresses)
 
     def opened(self, connection: _Connection) -> None:
         """Add a new connection to the pool."""

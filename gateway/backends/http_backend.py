@@ -359,8 +359,8 @@ class HttpBackend(ABC):
         own = native_body(request.native, self.dialect)
         if own is not None:
             return path if asks_for(own, path) else ""
-        known = self._names.get(path, path)
-        return client_path(request.native, known) if asks_for(request.body, known) else ""
+        name = self._names.get(path, path)
+        return client_path(request.native, name) if asks_for(request.body, name) else ""
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         """Return an error of this API's with the field that it is about as the client named it."""

@@ -45,8 +45,8 @@ class NoCredentials(Exception):
 
 def refusal_for(reason: str) -> BadStatus:
     """Return the error of a request that cannot be signed: that of a server which refuses our key."""
-    told = {"message": f"no credentials: {reason}", "type": "authentication_error"}
-    return BadStatus(401, orjson.dumps({"error": told}))
+    error = {"message": f"no credentials: {reason}", "type": "authentication_error"}
+    return BadStatus(401, orjson.dumps({"error": error}))
 
 
 @value_type
@@ -205,8 +205,8 @@ class _Refusal:
         self.header: Callable[[str], str | None] = response.header
         if kind:
             with suppress(orjson.JSONDecodeError, AttributeError):
-                said = orjson.loads(body)
-                message = said.get("message") or said.get("Message")
+                reply = orjson.loads(body)
+                message = reply.get("message") or reply.get("Message")
                 body = orjson.dumps({"error": {"message": message, "code": kind}})
         self._body = body
 

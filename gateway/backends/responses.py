@@ -159,9 +159,9 @@ def _backend_error(error: ReplyFailed | NotAResponse) -> BackendError:
     """Return the error of a reply of status 200 that is no answer."""
     if isinstance(error, NotAResponse):
         return InvalidReply(str(error))
-    told = orjson.dumps({"error": {"message": error.message, "code": error.code}})
-    if says_too_long(400, told):
-        return ContextExceeded(400, told)
+    body = orjson.dumps({"error": {"message": error.message, "code": error.code}})
+    if says_too_long(400, body):
+        return ContextExceeded(400, body)
     if error.code in _CALLERS_FAULT:
         return _refusal(400, error.message, error.param, error.code)
     return _refusal(status_in({"code": error.code}) or 500, error.message, None, error.code)

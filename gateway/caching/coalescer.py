@@ -375,9 +375,9 @@ def pack(error: Exception | None) -> bytes:
     """Return an error as bytes for other workers; an error other than ApiError is packed as an InternalError."""
     if error is None:
         return b""
-    known = error if isinstance(error, ApiError) else InternalError()
-    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in known.headers]
-    return orjson.dumps([known.status, known.message, known.type, known.param, known.code, headers])
+    api_error = error if isinstance(error, ApiError) else InternalError()
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in api_error.headers]
+    return orjson.dumps([api_error.status, api_error.message, api_error.type, api_error.param, api_error.code, headers])
 
 
 def unpack(packed: bytes) -> ApiError:

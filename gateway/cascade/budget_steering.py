@@ -101,10 +101,10 @@ class MeasuredCaps:
     def cap_of(self, policy: Policy) -> str:
         """Return the measured cap of a policy's ladder; empty where it is not known."""
         key = policy.surface, policy.ladder
-        known = self._caps.get(key)
-        if known is None:
-            known = self._caps[key] = self._measured(policy)
-        return known
+        cap = self._caps.get(key)
+        if cap is None:
+            cap = self._caps[key] = self._measured(policy)
+        return cap
 
     def _measured(self, policy: Policy) -> str:
         worth = self._worth.get(policy.surface)
@@ -113,7 +113,7 @@ class MeasuredCaps:
         usage = Usage(round(worth["tokens_in"]), round(worth["tokens_out"]))
         usd = {name: cost(self._tiers[name].price, usage) for name in policy.ladder}
         quality = {name: value for name, (value, _, _) in worth["tiers"].items()}
-        return measured_cap(policy.ladder, quality, {name: cost for name, cost in usd.items() if cost is not None})
+        return measured_cap(policy.ladder, quality, {name: mean for name, mean in usd.items() if mean is not None})
 
     async def _read(self) -> None:
         while True:

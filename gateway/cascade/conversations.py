@@ -98,21 +98,21 @@ class ConversationMemory:
         longer = policy.prompt_cache == "long" or body.get("prompt_cache_retention") == "24h"
 
         def over(ledger: Ledger) -> None:
-            known = recent.copy() if recent is not None else KnownConversation()
-            known.messages, known.mark = count, mark
-            known.left_out = ledger.tokens_left_out
-            self._note(known, ledger, _asked(trace, ledger), estimate - known.left_out, longer=longer)
-            self._recent.put(this, known)
+            conversation = recent.copy() if recent is not None else KnownConversation()
+            conversation.messages, conversation.mark = count, mark
+            conversation.left_out = ledger.tokens_left_out
+            self._note(conversation, ledger, _asked(trace, ledger), estimate - conversation.left_out, longer=longer)
+            self._recent.put(this, conversation)
 
         trace.then(over)
         return features, recent
 
     def costs(self, request: RequestContext) -> Mapping[str, TierCost] | None:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
-        if (known := request.conversation) is None or known.left_out != request.ledger.tokens_left_out:
+        if (conversation := request.conversation) is None or conversation.left_out != request.ledger.tokens_left_out:
             return None  # where more is left out than before, the prompt begins otherwise
         terms = self._longer_terms if request.policy.prompt_cache == "long" else self._terms
-        return costs_of(known, terms, request.policy.ladder, request.features.approx_tokens, self._clock())
+        return costs_of(conversation, terms, request.policy.ladder, request.features.approx_tokens, self._clock())
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
         now_s = self._clock()

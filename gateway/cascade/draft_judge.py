@@ -140,13 +140,13 @@ class DraftJudge:
             took_s = hop.seconds
             before_s = self._of_late(name) or took_s
             self._took[name] = took_s + (before_s - took_s) * (1 - _NEWEST), self._clock()
-            said = p_yes(value)
-            if said is None:
+            p = p_yes(value)
+            if p is None:
                 hop.attributes[names.OUTCOME] = "unclear"
                 raise NotJudged("it said neither yes nor no, or not how surely")
             hop.attributes[names.OUTCOME] = "judged"
-            hop.attributes[names.CONFIDENCE] = said
-        return said, call.cost_usd
+            hop.attributes[names.CONFIDENCE] = p
+        return p, call.cost_usd
 
 
 def p_yes(completion: Mapping[str, Any]) -> float | None:
@@ -157,11 +157,11 @@ def p_yes(completion: Mapping[str, Any]) -> float | None:
     """
     try:
         first = completion["choices"][0]["logprobs"]["content"][0]
-        said = {str(logprob["token"]): float(logprob["logprob"]) for logprob in (first, *first["top_logprobs"])}
+        logprobs = {str(logprob["token"]): float(logprob["logprob"]) for logprob in (first, *first["top_logprobs"])}
     except (KeyError, IndexError, TypeError, ValueError):
         return None
     mass, told = {True: 0.0, False: 0.0}, 0.0
-    for token, logprob in said.items():
+    for token, logprob in logprobs.items():
         p = 0.0 if math.isnan(logprob) else math.exp(min(0.0, logprob))
         told += p
         word = _WORDS.get(token.strip(_AROUND).casefold())

@@ -131,11 +131,11 @@ def normalise(completion: dict[str, Any], model: str) -> bool:
     return bool(changes)
 
 
-def _finish_of(choice: dict[str, Any], told: object) -> str | None:
+def _finish_of(choice: dict[str, Any], reason: object) -> str | None:
     """Return the finish reason of a choice. Raises AnswerFailed, with the error that stands beside it, if any."""
     if error := choice.get("error"):
         raise AnswerFailed(error)
-    return finish_reason_of(told)
+    return finish_reason_of(reason)
 
 
 def _in_message(
@@ -277,10 +277,10 @@ class DeltaNormaliser:
                 state = self._choices[index] = _Choice()
             if delta.get("tool_calls") or delta.get("function_call"):
                 changed = state.add(delta) or changed
-            told = choice.get("finish_reason")
-            if told is not None or choice.get("error"):
-                finish = state.finish(_finish_of(choice, told), delta)
-                if finish != told:
+            reason = choice.get("finish_reason")
+            if reason is not None or choice.get("error"):
+                finish = state.finish(_finish_of(choice, reason), delta)
+                if finish != reason:
                     choice["finish_reason"] = finish
                     changed = True
             self.holds = self.holds or state.held is not None
@@ -366,8 +366,8 @@ class _Choice:
 
     def _add(self, part: dict[str, Any]) -> bool:
         """Bring the next piece of a call into form, in place; return whether anything changed."""
-        told = part.get("index")
-        key = told if isinstance(told, int | str) else None
+        index = part.get("index")
+        key = index if isinstance(index, int | str) else None
         ident = part["id"] if isinstance(part.get("id"), str) else ""
         changed, name, text = False, "", ""
         inner: dict[str, Any] = {}
@@ -396,7 +396,7 @@ class _Choice:
             changed = call.begin(part, of, name) or changed
         elif not call.name:
             call.wait(part)
-        if told != call.index or type(told) is not int:
+        if index != call.index or type(index) is not int:
             part["index"], changed = call.index, True
         self._last = call
         return changed

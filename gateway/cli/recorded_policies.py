@@ -48,10 +48,10 @@ def recorded(folder: Path, request: str) -> RecordedRequest:
 
 def deployed_as(basis: DecisionBasis, policy: Policy) -> tuple[Policy, list[str]]:
     """Return the policy as the deployment of the records would have had it, and its tiers that they know nothing of."""
-    known = {tier.name for tier in basis.tiers}
+    tiers = {tier.name for tier in basis.tiers}
     unconfigured = {name: tier for name, tier in basis.policy.unconfigured.items() if name in policy.tiers}
-    ladder = tuple(name for name in policy.tiers if name in known)
+    ladder = tuple(name for name in policy.tiers if name in tiers)
     deployed: dict[str, Any] = {"ladder": ladder, "unconfigured": unconfigured}
-    there = {*known, *unconfigured}
+    there = {*tiers, *unconfigured}
     unknown = [name for name in policy.tiers_with(there) if name not in there]
     return made_policy(policy.content, Path(policy.label), deployed), unknown

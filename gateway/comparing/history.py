@@ -76,11 +76,11 @@ class HistorySummaries:
         first = next((i for i, message in enumerate(messages) if message.get("role") == "user"), 0)
         begins = await off_loop(partial(_hash, messages[: first + 1]))  # one name may be that of many conversations
         key = f"tierline:summary:{request.policy.surface}:{request.ledger.conversation}:{begins}"
-        told = self._seen.get(hash(key)) or await self._stored(key)
-        end = told.get("end", len(messages))
-        known = end < len(messages) and await off_loop(partial(_hash, messages[:end])) == told["hash"]
+        entry = self._seen.get(hash(key)) or await self._stored(key)
+        end = entry.get("end", len(messages))
+        known = end < len(messages) and await off_loop(partial(_hash, messages[:end])) == entry["hash"]
         if known:
-            made = with_summary(request, range(told["start"], end), told["text"]) or request
+            made = with_summary(request, range(entry["start"], end), entry["text"]) or request
         if saved := max(0, request.features.approx_tokens - made.features.approx_tokens):
             request.ledger.tokens_left_out += saved
             hop.attributes[names.INPUT_SAVED] = [f"history {saved}"]

@@ -128,12 +128,12 @@ def _read(completion: Mapping[str, Any]) -> tuple[int | None, bool, bool] | None
     text = text_of_answer(completion) or ""
     start, end = text.find("{"), text.rfind("}")
     try:
-        said = orjson.loads(text[start : end + 1]) if 0 <= start < end else None
+        verdict = orjson.loads(text[start : end + 1]) if 0 <= start < end else None
     except orjson.JSONDecodeError:
         return None
-    if not isinstance(said, dict) or not isinstance(said.get("better"), str) or said["better"] not in _PLACES:
+    if not isinstance(verdict, dict) or not isinstance(verdict.get("better"), str) or verdict["better"] not in _PLACES:
         return None
-    first, second = said.get("adequate_a"), said.get("adequate_b")
+    first, second = verdict.get("adequate_a"), verdict.get("adequate_b")
     if not isinstance(first, bool) or not isinstance(second, bool):
         return None
-    return _PLACES[said["better"]], first, second
+    return _PLACES[verdict["better"]], first, second

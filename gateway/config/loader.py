@@ -259,8 +259,8 @@ class _Resolver:
 
     def _warn_of_facts(self, path: KeyPath, backend: BackendConfig, facts: HostedModel) -> None:
         """Warn of a model that is about to be switched off, and of a price that is another model's."""
-        if told := retirement(facts.retires):
-            self._warn((*path, "model"), f"{backend.model} {told}; choose another")
+        if notice := retirement(facts.retires):
+            self._warn((*path, "model"), f"{backend.model} {notice}; choose another")
         price, known = backend.price, facts.price
         if price is None or known is None or "price" not in backend.model_fields_set:
             return

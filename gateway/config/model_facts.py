@@ -177,7 +177,7 @@ def shipped_facts() -> FactsFile:
 @cache
 def prompt_lifetimes() -> Mapping[str, float]:
     """Return by provider the shortest time that it says it keeps a prompt after its last use, in seconds."""
-    return {name: read_duration(told) for name, told in orjson.loads(_PROMPT_LIFETIMES.read_bytes()).items()}
+    return {name: read_duration(text) for name, text in orjson.loads(_PROMPT_LIFETIMES.read_bytes()).items()}
 
 
 def read_facts(file: Path) -> FactsFile:
@@ -206,9 +206,9 @@ class KnownModels:
 
     def roles(self, base_url: str, model: str) -> Literal["any", "one_system"]:
         """Return which roles a model takes, by its facts, else its provider: for most, one system message."""
-        known = self.find(base_url, model)
-        if known is not None and known[0].roles is not None:
-            return known[0].roles
+        facts = self.find(base_url, model)
+        if facts is not None and facts[0].roles is not None:
+            return facts[0].roles
         return "any" if self.provider(base_url) in _ANY_ROLES else "one_system"
 
 

@@ -42,7 +42,7 @@ class Job:
             with contextlib.suppress(orjson.JSONDecodeError):
                 result = orjson.loads(self.output)
         lines = self.errors.decode("utf-8", "replace").replace("\r", "\n").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
+        output = [line.strip() for line in lines if line.strip()]
         return {
             "object": "policy.job",
             "id": self.id,
@@ -50,9 +50,9 @@ class Job:
             "state": "running" if self.exit_code is None else "failed" if result is None else "done",
             "started": self.started,
             "exit_code": self.exit_code,
-            "progress": said[-1] if said and self.exit_code is None else "",
+            "progress": output[-1] if output and self.exit_code is None else "",
             "result": result,
-            "error": "\n".join(said) if self.exit_code is not None and result is None else None,
+            "error": "\n".join(output) if self.exit_code is not None and result is None else None,
         }
 
 

@@ -111,8 +111,8 @@ class OwnerBudgets:
         """Return the budgets that requests were counted against in windows that run now, the most spent first."""
         now = self._clock()
         [names] = await self._store.ask([Command((b"ZRANGE", _IN_USE, b"0", b"-1"))], _LIMIT_S)
-        known = (name.decode().removeprefix(ACCOUNT_PREFIX) for name in names)
-        accounts = [spent for name in known if (spent := account_named(name, now)) is not None]
+        account_names = (name.decode().removeprefix(ACCOUNT_PREFIX) for name in names)
+        accounts = [spent for name in account_names if (spent := account_named(name, now)) is not None]
         found = [
             _standing(replace(account, limit=int(fields[b"limit"])), fields, now)
             for account, fields in zip(accounts, await self._fields(accounts), strict=True)

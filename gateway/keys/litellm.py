@@ -74,20 +74,20 @@ def _rows(text: str) -> Iterator[Mapping[str, Any]]:
         yield {"token": row} if isinstance(row, str) else row if isinstance(row, dict) else {}
 
 
-def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, said: list[str]) -> KeyRecord:
+def _record(token: str, name: str, row: Mapping[str, Any], tenant: str, notes: list[str]) -> KeyRecord:
     metadata = _object(row.get("metadata"))
-    said += _untaken(row, metadata)
+    notes += _untaken(row, metadata)
     return KeyRecord(
         f"k_{base64.b32encode(bytes.fromhex(token)[:10]).decode().lower()}",
         token,
         tenant,
-        team=_team(row, said),
+        team=_team(row, notes),
         name=name,
         owner=str(row.get("user_id") or ""),
         state="disabled" if str(row.get("blocked")).lower() in ("true", "t") else "active",
-        models=_models(row, said),
-        terms=_terms(row, said),
-        expires=_time(row.get("expires"), said),
+        models=_models(row, notes),
+        terms=_terms(row, notes),
+        expires=_time(row.get("expires"), notes),
         created=_time(row.get("created_at"), []) or 0.0,
         created_by=str(row.get("created_by") or ""),
         imported=True,
@@ -108,17 +108,17 @@ def _untaken(row: Mapping[str, Any], metadata: Mapping[str, Any]) -> Iterator[st
         yield f"${spend:.2f} that it has spent there does not count here"
 
 
-def _models(row: Mapping[str, Any], said: list[str]) -> tuple[str, ...]:
+def _models(row: Mapping[str, Any], notes: list[str]) -> tuple[str, ...]:
     """Return the models that a key and its team may both use; none where the list does not tell what they are."""
     own, team = (tuple(str(model) for model in _list(row.get(name))) for name in ("models", "team_models"))
     if _OF_TEAM in own and not team:
-        said.append(
+        notes.append(
             "its models are those of its team, which this list does not tell, so these are closed to it; open them by "
             "`tierline keys update KEY --model NAME`"
         )
         return tuple(name for name in own if name != _OF_TEAM) or NO_NAMES
     if not team and (row.get("team_id") or row.get("team_alias")) and (not own or _ALL.intersection(own)):
-        said.append("what models its team may use is not in this list, and does not hold here")
+        notes.append("what models its team may use is not in this list, and does not hold here")
     if not own or not _ALL.union({_OF_TEAM}).isdisjoint(own):
         own = ()
     if not team or not _ALL.isdisjoint(team):
@@ -126,15 +126,15 @@ def _models(row: Mapping[str, Any], said: list[str]) -> tuple[str, ...]:
     return team if not own else tuple(name for name in own if name in team) or NO_NAMES
 
 
-def _team(row: Mapping[str, Any], said: list[str]) -> str:
+def _team(row: Mapping[str, Any], notes: list[str]) -> str:
     team = str(row.get("team_alias") or row.get("team_id") or "")
     name = re.sub(r"[^a-z0-9_.-]+", "-", team.lower()).strip("-._")[:64]
     if team and name != team:
-        said.append(f"its team {team!r} is called {name!r} here" if name else f"its team {team!r} is left out")
+        notes.append(f"its team {team!r} is called {name!r} here" if name else f"its team {team!r} is left out")
     return name if re.fullmatch(NAME, name) else ""
 
 
-def _terms(row: Mapping[str, Any], said: list[str]) -> Terms:
+def _terms(row: Mapping[str, Any], notes: list[str]) -> Terms:
     counts = {
         "requests_per_minute": "rpm_limit",
         "tokens_per_minute": "tpm_limit",
@@ -145,16 +145,16 @@ def _terms(row: Mapping[str, Any], said: list[str]) -> Terms:
         if (limit := row.get(theirs)) not in (None, ""):
             values[name] = max(1, int(float(limit)))
             if not float(limit):
-                said.append(f"{theirs} 0 is 1 here; disable the key to let nothing through")
+                notes.append(f"{theirs} 0 is 1 here; disable the key to let nothing through")
     if (budget := row.get("max_budget")) not in (None, ""):
-        values["budgets"] = [{"usd": float(budget), "per": _window(row, said)}]
+        values["budgets"] = [{"usd": float(budget), "per": _window(row, notes)}]
     try:
         return Terms.model_validate(values)
     except ValidationError as error:
         raise KeysRefused(f"the limits of a key cannot be read: {error.errors()[0]['msg']}") from None
 
 
-def _window(row: Mapping[str, Any], said: list[str]) -> str:
+def _window(row: Mapping[str, Any], notes: list[str]) -> str:
     """Return the calendar window of a budget, the next longer one where there is none of its length."""
     text = str(row.get("budget_duration") or "")
     if not text:
@@ -163,17 +163,17 @@ def _window(row: Mapping[str, Any], said: list[str]) -> str:
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     window = next((name for name, length in _WINDOWS if 0 < seconds <= length), "total")
     if text not in ("24h", "1d", "7d", "1w", "30d", "1mo"):
-        said.append(f"its budget per {text} holds per {window} here, which is stricter")
+        notes.append(f"its budget per {text} holds per {window} here, which is stricter")
     return window
 
 
-def _time(value: Any, said: list[str]) -> float | None:
+def _time(value: Any, notes: list[str]) -> float | None:
     if not value:
         return None
     try:
         at = datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     except ValueError:
-        said.append(f"its end {value!r} cannot be read, so it has ended")
+        notes.append(f"its end {value!r} cannot be read, so it has ended")
         return 1.0
     return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 

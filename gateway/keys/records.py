@@ -134,7 +134,7 @@ ANYBODY: Final = Caller()
 
 def shown(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
     """Return the record as JSON values, without what is empty or as by default."""
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
+    values = {column.name: getattr(record, column.name) for column in fields(record)}
     plain = {name: value.plain() if isinstance(value, Terms) else value for name, value in values.items()}
     return {name: value for name, value in plain.items() if value or name in _ALWAYS}
 
@@ -174,14 +174,14 @@ _SHARED: Final = frozenset({"tenant", "team", "state", "default_surface", "creat
 
 
 def _read(values: dict[str, Any], kind: type[KeyRecord | OwnerRecord]) -> dict[str, Any]:
-    known = {name: values[name] for name in kind.__slots__ if name in values}
-    for name in known.keys() & _TERMS:
-        known[name] = _terms(orjson.dumps(known[name], option=orjson.OPT_SORT_KEYS))
-    for name in known.keys() & _LISTS:
-        known[name] = tuple(map(intern, known[name]))
-    for name in known.keys() & _SHARED:
-        known[name] = intern(known[name])
-    return known
+    present = {name: values[name] for name in kind.__slots__ if name in values}
+    for name in present.keys() & _TERMS:
+        present[name] = _terms(orjson.dumps(present[name], option=orjson.OPT_SORT_KEYS))
+    for name in present.keys() & _LISTS:
+        present[name] = tuple(map(intern, present[name]))
+    for name in present.keys() & _SHARED:
+        present[name] = intern(present[name])
+    return present
 
 
 @lru_cache(1000)

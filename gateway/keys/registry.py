@@ -415,11 +415,11 @@ def _words(change: Change, was: KeyRecord | OwnerRecord | None, action: str, why
     kind: Kind = "key" if isinstance(record, KeyRecord) else record.kind
     subject, team = (record.id, record.team) if isinstance(record, KeyRecord) else ("", "")
     old, new = (_audited(record) for record in (was, after))
-    said = {name for name in (*old, *new) if old.get(name) != new.get(name)}
+    changed = {name for name in (*old, *new) if old.get(name) != new.get(name)}
     entry = TrailEntry(
         time.time(), why.by, kind, subject or getattr(record, "name", ""), action, why.message,
-        {name: value for name, value in old.items() if name in said},
-        {name: value for name, value in new.items() if name in said},
+        {name: value for name, value in old.items() if name in changed},
+        {name: value for name, value in new.items() if name in changed},
     )  # fmt: skip
     return [
         b"key" if is_key else b"owner",

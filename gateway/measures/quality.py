@@ -177,8 +177,8 @@ def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Qualit
     None where there are not two of them, or neither people nor judge speak of all.
     """
     known = {tier: opinion for tier, opinion in opinions.items() if len(opinion) >= FEWEST_BOTH}
-    told = in_one_word([*known.values()]) if len(known) > 1 else None
-    return None if told is None else (told[0], dict(zip(known, told[1], strict=True)))
+    qualities = in_one_word([*known.values()]) if len(known) > 1 else None
+    return None if qualities is None else (qualities[0], dict(zip(known, qualities[1], strict=True)))
 
 
 def agreement(rows: Sequence[Mapping[str, Any]], feedback: Feedbacks) -> JudgeAgreement:
@@ -230,7 +230,7 @@ def estimate(opinions: Opinions, word: Word | None = None) -> Quality:
     if counts[2] >= FEWEST_BOTH:
         estimates.append(_mean(opinions.people, opinions.unit, rated & ~both))
     precision = [1 / variance for _, variance in estimates]
-    value = sum(w * estimate for w, (estimate, _) in zip(precision, estimates, strict=True)) / sum(precision)
+    value = sum(w * interval for w, (interval, _) in zip(precision, estimates, strict=True)) / sum(precision)
     value, variance = min(max(value, 0.0), 1.0), 1 / sum(precision)
     half = _Z * math.sqrt(variance)
     return Quality(value, max(0.0, value - half), min(1.0, value + half), variance, *counts, corrected=True)

@@ -168,5 +168,5 @@ def entry_from(blob: bytes) -> AuditEntry:
 def replica_from(blob: bytes) -> Replica:
     """Return the replica that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     fields = orjson.loads(blob)
-    known = {name: fields[name] for name in Replica.__slots__ if name in fields}  # a newer version may say more
-    return Replica(**{**known, "drift": tuple(fields["drift"])})
+    values = {name: fields[name] for name in Replica.__slots__ if name in fields}  # a newer version may say more
+    return Replica(**{**values, "drift": tuple(fields["drift"])})

@@ -429,10 +429,10 @@ class PolicyRegistry:
 
 def _given(why: PolicyWhy) -> PolicyWhy:
     """Return the members that say something, with the time of the change."""
-    said: PolicyWhy = {"by": why["by"], "message": why["message"], "now": _at(why)}
+    why_now: PolicyWhy = {"by": why["by"], "message": why["message"], "now": _at(why)}
     if details := why.get("details"):
-        said["details"] = details
-    return said
+        why_now["details"] = details
+    return why_now
 
 
 def _at(why: PolicyWhy) -> float:

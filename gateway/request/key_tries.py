@@ -49,10 +49,10 @@ class KeyTries:
 
 def _network(address: str) -> str:
     try:
-        known = ipaddress.ip_address(address.partition("%")[0])
+        ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
-    if known.version == 4:
-        return str(known)
+    if ip.version == 4:
+        return str(ip)
     # A listener on :: sees clients of IPv4 so: all of them are in one /64.
-    return str(known.ipv4_mapped or ipaddress.ip_network((known, 64), strict=False))
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))

@@ -59,25 +59,25 @@ def user_of(tenant: str, body: Mapping[str, Any]) -> str:
     A hash with the tenant, so that no id of a client is stored. Claude Code's id has the session in it, which is left
     out: a person has many.
     """
-    told = body.get("safety_identifier") or body.get("user")
-    if not told and type(metadata := body.get("metadata")) is dict:
-        told = metadata.get("user_id")
-    if not isinstance(told, str) or not told:
+    user = body.get("safety_identifier") or body.get("user")
+    if not user and type(metadata := body.get("metadata")) is dict:
+        user = metadata.get("user_id")
+    if not isinstance(user, str) or not user:
         return ""
-    if told.startswith("{"):
-        told = _without_session(told)
-    elif _IN_USER in told:
-        told = told.partition(_IN_USER)[0]
-    return _hashed(tenant.encode(), told.encode("utf-8", "surrogatepass"))
+    if user.startswith("{"):
+        user = _without_session(user)
+    elif _IN_USER in user:
+        user = user.partition(_IN_USER)[0]
+    return _hashed(tenant.encode(), user.encode("utf-8", "surrogatepass"))
 
 
-def _without_session(told: str) -> str:
+def _without_session(user: str) -> str:
     try:
-        value = orjson.loads(told)
+        value = orjson.loads(user)
     except ValueError:
-        return told
+        return user
     if not isinstance(value, dict):
-        return told
+        return user
     return orjson.dumps({name: value[name] for name in sorted(value) if name != "session_id"}).decode()
 
 

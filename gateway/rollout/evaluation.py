@@ -114,8 +114,8 @@ class Evaluation:
             rules = made_policy(self.content, Path("candidate"), {})
         except ConfigError as error:
             raise BasisError(f"the candidate cannot be read: {error}") from None
-        known = {tier.name for tier in basis.tiers}
-        there = {*known, *live.unconfigured}
+        tiers = {tier.name for tier in basis.tiers}
+        there = {*tiers, *live.unconfigured}
         if not there.issuperset(rules.tiers_with(there)):
             return None
         if rules.route.classifier not in ("none", live.route.classifier):
@@ -123,6 +123,6 @@ class Evaluation:
         limits = [(policy.slo.deadline, policy.slo.ttft.p99, policy.output) for policy in (rules, live)]
         if limits[0] != limits[1]:
             return None
-        ladder = tuple(tier for tier in rules.tiers if tier in known)
+        ladder = tuple(tier for tier in rules.tiers if tier in tiers)
         unconfigured = {name: tier for name, tier in live.unconfigured.items() if name in rules.tiers}
         return made_policy(self.content, Path("candidate"), {"ladder": ladder, "unconfigured": unconfigured})

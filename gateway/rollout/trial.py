@@ -130,10 +130,10 @@ class _Arm:
 
     def touch(self, unit: str) -> bool:
         """Note a request of this unit; return whether it is its first. The longest unseen units are forgotten."""
-        known = self.units.pop(unit, None)
-        self.units[unit] = {} if known is None else known
+        unit_seen = self.units.pop(unit, None)
+        self.units[unit] = {} if unit_seen is None else unit_seen
         self.requests += 1
-        if known is not None:
+        if unit_seen is not None:
             return False
         self.seen += 1
         if len(self.units) > _MOST_UNITS:
@@ -287,10 +287,10 @@ class Trial:
         word: Word | None = None
         missing, alpha, alpha_within = "", self._alpha, self._alpha_within
         if guard == QUALITY:
-            said = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
-            word = common_word(said)
-            candidate, control = (Sums() if word is None else poor_sums(arm, word) for arm in said)
-            missing = self._missing(said) if word is None else ""
+            opinions = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
+            word = common_word(opinions)
+            candidate, control = (Sums() if word is None else poor_sums(arm, word) for arm in opinions)
+            missing = self._missing(opinions) if word is None else ""
             if all(self._learn.values()):  # the judge's word may come first and people's later: two tests in turn
                 alpha, alpha_within = alpha / 2, alpha_within / 2
         else:
@@ -328,19 +328,19 @@ class Trial:
             self._rollout.guard.ttft_p95 if guard == SLOW else None,
         )
 
-    def _missing(self, said: Sequence[Opinions]) -> str:
+    def _missing(self, opinions: Sequence[Opinions]) -> str:
         """Return what lacks for a comparison of quality, and what to do about it."""
         labelled = [name for name, learn in self._learn.items() if learn is not None]
         people = ", or send feedback to POST /v1/feedback"
         if not labelled:
-            of = "no feedback" if not any(len(arm) for arm in said) else "feedback on one arm's answers alone"
+            of = "no feedback" if not any(len(arm) for arm in opinions) else "feedback on one arm's answers alone"
             return f"{of}, and no judge labels answers: give both policies a `learn` section{people}"
         if len(labelled) == 1:
             other = "policy in force" if labelled == [CANDIDATE] else "candidate"
             what = f"give the {other} a `learn` section too, and two tiers"
             return f"a judge labels the {labelled[0]}'s answers alone: {what}{people}"
         shares = [learn.share for learn in self._learn.values() if learn is not None]
-        silent = [name for name, arm in zip(self._learn, said, strict=True) if not len(arm)]
+        silent = [name for name, arm in zip(self._learn, opinions, strict=True) if not len(arm)]
         whose = "either arm's" if len(silent) != 1 else f"the {silent[0]}'s"
         return (
             f"neither feedback nor a judge's label of {whose} answers yet: `learn.share` is {min(shares):.3g} of the "

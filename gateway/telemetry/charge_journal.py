@@ -105,13 +105,13 @@ class ChargeJournal:
 
     def begin(self, ledger: Ledger, accounts: Sequence[str], expected: int) -> ChargeEntry | None:
         """Return the entry of a request that is about to be called; None if there is no room for it."""
-        told = orjson.dumps((accounts, *_FIELDS_OF(ledger)))
-        if not self.places or len(told) > _SLOT - _HEAD.size:
+        record = orjson.dumps((accounts, *_FIELDS_OF(ledger)))
+        if not self.places or len(record) > _SLOT - _HEAD.size:
             return None
         at = self.places.pop()
         body = at + _HEAD.size
-        self.map[body : body + len(told)] = told
-        _HEAD.pack_into(self.map, at, _BEGUN, expected, 0, len(told))
+        self.map[body : body + len(record)] = record
+        _HEAD.pack_into(self.map, at, _BEGUN, expected, 0, len(record))
         return ChargeEntry(self, at)
 
     def close(self) -> None:

@@ -270,8 +270,8 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         attributes[names.CLAUSE] = clause_of_verdict(
             attributes.get(names.REASON, ""), attributes.get(names.CONFIDENCE_BASIS, "none")
         )
-        if said := judged.evidence.verified:  # by one at most
-            [(attributes[names.VERIFIER], attributes[names.VERIFIED])] = said.items()
+        if verified := judged.evidence.verified:  # by one at most
+            [(attributes[names.VERIFIER], attributes[names.VERIFIED])] = verified.items()
         attributes[names.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
         if judged.evidence.logprobs:
             _describe_tokens(attributes, judged.evidence.logprobs, judged.tokens)

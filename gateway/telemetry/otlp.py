@@ -213,11 +213,11 @@ def _route(path: str) -> str:
 
 def _texts(trace: Trace, ledger: Ledger) -> dict[str, str]:
     """Return the messages in and out, as JSON by the GenAI conventions; those alone that are captured."""
-    said = trace.root.attributes
+    attributes = trace.root.attributes
     texts: dict[str, str] = {}
-    if (prompt := said.get(names.PROMPT)) is not None:
+    if (prompt := attributes.get(names.PROMPT)) is not None:
         texts[names.GEN_AI_INPUT] = _message("user", prompt)
-    if answer := said.get(names.ANSWER):
+    if answer := attributes.get(names.ANSWER):
         finish = next((call.finish for call in reversed(ledger.calls) if call.finish), "stop")
         texts[names.GEN_AI_OUTPUT] = _message("assistant", answer, finish_reason=finish)
     return texts

@@ -84,16 +84,16 @@ class OtlpMetrics:
 def _measured(trace: Trace, ledger: Ledger) -> Iterator[tuple[str, float, Mapping[str, Any]]]:
     """Yield the name, the value and the attributes of what is measured of one request and its calls."""
     for hop in trace.hops:
-        said = hop.attributes
-        if names.GEN_AI_OPERATION not in said:
+        attributes = hop.attributes
+        if names.GEN_AI_OPERATION not in attributes:
             continue
-        call = {name: said[name] for name in _OF_CALL if said.get(name) is not None}
+        call = {name: attributes[name] for name in _OF_CALL if attributes.get(name) is not None}
         error = {names.ERROR_TYPE: hop.error} if hop.error else {}
         yield "gen_ai.client.operation.duration", ((hop.end_ns or hop.start_ns) - hop.start_ns) / 1e9, {**call, **error}
-        if (ttft_ms := said.get(names.TTFT)) is not None:
+        if (ttft_ms := attributes.get(names.TTFT)) is not None:
             yield "gen_ai.client.operation.time_to_first_chunk", ttft_ms / 1000, call
-        for kind, name in () if said.get(names.USAGE_ESTIMATED) else _TOKENS:  # no estimates, by the conventions
-            if (count := said.get(name)) is not None:
+        for kind, name in () if attributes.get(names.USAGE_ESTIMATED) else _TOKENS:  # no estimates, by the conventions
+            if (count := attributes.get(name)) is not None:
                 yield "gen_ai.client.token.usage", count, {**call, "gen_ai.token.type": kind}
     named = {names.GEN_AI_REQUEST_MODEL: ledger.surface, names.PATH: ledger.path, names.ERROR_TYPE: ledger.error}
     request = {names.GEN_AI_OPERATION: "chat", names.GEN_AI_PROVIDER: "tierline"}

@@ -55,9 +55,9 @@ def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator
     for provider, models in sorted(facts.models.items()):
         if (other := others.get(_PROVIDERS.get(provider, provider))) is None:
             continue
-        both = [(name, known, info) for name, known in sorted(models.items()) if (info := other.find_model(name))]
-        for name, known, info in both:
-            day, ours, theirs = _checked(info, now), _ours(known), _theirs(info, now)
+        both = [(name, model, info) for name, model in sorted(models.items()) if (info := other.find_model(name))]
+        for name, model, info in both:
+            day, ours, theirs = _checked(info, now), _ours(model), _theirs(info, now)
             newer = "not known" if day is None else "theirs" if day > facts.dated else "ours"
             row = {
                 "provider": provider,
@@ -81,18 +81,18 @@ def differences(facts: FactsFile, used: Collection[tuple[str, str]]) -> Iterator
 
 def _checked(info: Any, now: datetime) -> date | None:
     """Return the last day, not later than today, that the source names for a model's figures."""
-    said = [date.fromisoformat(day) for day in _DAY.findall(info.price_comments or "")]
+    dates = [date.fromisoformat(day) for day in _DAY.findall(info.price_comments or "")]
     prices = info.prices if isinstance(info.prices, list) else ()
     starts = [getattr(price.constraint, "start_date", None) for price in prices]
-    return max((date for date in (*said, *starts) if date is not None and date <= now.date()), default=None)
+    return max((day for day in (*dates, *starts) if day is not None and day <= now.date()), default=None)
 
 
-def _ours(known: HostedModel) -> dict[str, Any]:
-    price = known.price
+def _ours(model: HostedModel) -> dict[str, Any]:
+    price = model.price
     rates = {name: getattr(price, name, None) for name, _ in _RATES}
     for step, long in zip(_step_names(), () if price is None else price.long, strict=False):
         rates |= {f"{step}.{name}": getattr(long, name, None) for name in ("over", *dict(_RATES))}
-    return {**rates, "context": known.context, "retired": None if known.retires is None else True}
+    return {**rates, "context": model.context, "retired": None if model.retires is None else True}
 
 
 def _step_names() -> Iterator[str]:

@@ -181,7 +181,7 @@ def _import(args: argparse.Namespace) -> None:
         moved = litellm_keys(text, args.tenant)
     why = why_of(args, "import")
     new = with_keys(args, lambda registry: registry.restore(moved.records, why))
-    notes = [printable(f"{name}: {note}") for name, said in moved.notes.items() for note in said]
+    notes = [printable(f"{name}: {note}") for name, notes_of_key in moved.notes.items() for note in notes_of_key]
     values = {"imported": new, "there_already": len(moved.records) - new, "notes": moved.notes}
     lines = [f"{new} imported, {len(moved.records) - new} there already."]
     show(Report(values, lines, notes, width=WIDE), as_json=args.json)

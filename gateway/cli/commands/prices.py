@@ -95,8 +95,8 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     deployment = load_deployment(args.config, os.environ, reads=True)
-    known = KnownModels() if deployment.prices.file is None else KnownModels(read_facts(deployment.prices.file))
-    rows = list(_rows(deployment, known, datetime.now(tz=UTC).date(), args.max_age))
+    models = KnownModels() if deployment.prices.file is None else KnownModels(read_facts(deployment.prices.file))
+    rows = list(_rows(deployment, models, datetime.now(tz=UTC).date(), args.max_age))
     found = any(row["finding"] for row in rows)
     if args.json:
         sys.stdout.buffer.write(orjson.dumps({"backends": rows}, option=orjson.OPT_INDENT_2) + b"\n")
@@ -109,17 +109,17 @@ def _check(args: argparse.Namespace) -> int:
     return Exit.FINDINGS if found else Exit.OK
 
 
-def _rows(deployment: Deployment, known: KnownModels, today: date, most_days: int) -> Iterator[dict[str, Any]]:
+def _rows(deployment: Deployment, models: KnownModels, today: date, most_days: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each backend: its price, who states it, and what is wrong with that, '' if nothing is."""
     for tier in deployment.tiers:
         for backend in tier.backends:
-            price, facts = backend.price, known.find(backend.base_url, backend.model)
-            finding = _finding(backend, facts, today, most_days) or _disagreement(backend, facts, known)
+            price, facts = backend.price, models.find(backend.base_url, backend.model)
+            finding = _finding(backend, facts, today, most_days) or _disagreement(backend, facts, models)
             yield {
                 "tier": tier.name,
                 "backend": backend.name,
                 "model": backend.model,
-                "finding": "; ".join(filter(None, (finding, _second_source(backend, facts, known)))),
+                "finding": "; ".join(filter(None, (finding, _second_source(backend, facts, models)))),
                 "price": None if price is None else price.model_dump(exclude_none=True),
                 "source": backend.price_source or "unknown",
             }
@@ -150,12 +150,12 @@ def _finding(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None
     return f"the file is {age} days old; make a newer one with tierline prices import" if age > most_days else ""
 
 
-def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, known: KnownModels) -> str:
+def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, models: KnownModels) -> str:
     """Return both figures where the user's file and the shipped one differ, which counts, and why; '' if they agree."""
-    if facts is None or facts[0].price is None or backend.price_source != facts[1].name or facts[1] is known.files[-1]:
+    if facts is None or facts[0].price is None or backend.price_source != facts[1].name or facts[1] is models.files[-1]:
         return ""
-    shipped = known.files[-1]
-    other = shipped.models.get(known.provider(backend.base_url), {}).get(backend.model)
+    shipped = models.files[-1]
+    other = shipped.models.get(models.provider(backend.base_url), {}).get(backend.model)
     if other is None or other.price is None or other.price == facts[0].price:
         return ""
     own, theirs = (_shown(price.model_dump(exclude_none=True)) for price in (facts[0].price, other.price))
@@ -163,13 +163,13 @@ def _disagreement(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] |
     return f"{own_file}, the {shipped.name} {theirs}; the first counts, as prices.file names it"
 
 
-def _second_source(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, known: KnownModels) -> str:
+def _second_source(backend: BackendConfig, facts: tuple[HostedModel, FactsFile] | None, models: KnownModels) -> str:
     """Return what genai-prices, where it is installed, says otherwise of a price that a file states; '' if nothing."""
     if facts is None or backend.price_source != facts[1].name:
         return ""
     with contextlib.suppress(CommandError):
         name = _price_diff.source()
-        model = (known.provider(backend.base_url), backend.model)
+        model = (models.provider(backend.base_url), backend.model)
         alone = facts[1].model_copy(update={"models": {model[0]: {model[1]: facts[0]}}})
         rows = takewhile(lambda row: row["used"], _price_diff.differences(alone, {model}))
         rates = [row for row in rows if row["times"] is not None and row["field"] != "context"]

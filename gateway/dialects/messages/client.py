@@ -145,8 +145,8 @@ class MessagesClient:
 
     def error(self, error: ApiError) -> bytes:
         """See `ClientDialect.error`."""
-        told = {"message": error.message, "param": error.param, "code": error.code}
-        return orjson.dumps(error_body(told, error.status, self._request_id))
+        members = {"message": error.message, "param": error.param, "code": error.code}
+        return orjson.dumps(error_body(members, error.status, self._request_id))
 
 
 def protocol_in(headers: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -78,10 +78,10 @@ class MessageTurns:
         if len(message) == _PLAIN and "content" in message:
             append_turn(self._turns, "assistant", blocks_of(message["content"], i, self._dropped))
             return
-        said = self._said(message, i)
+        blocks = self._said(message, i)
         thinking = _thinking(message, self._maker, self._dropped)
-        append_turn(self._turns, "assistant", thinking + said if said else [])
-        if thinking and not said:
+        append_turn(self._turns, "assistant", thinking + blocks if blocks else [])
+        if thinking and not blocks:
             self._dropped.append(REASONING)  # the API refuses thinking that nothing follows, as in a reply that was cut
 
     def _said(self, message: Mapping[str, Any], i: int) -> list[dict[str, Any]]:

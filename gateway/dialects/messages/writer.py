@@ -129,14 +129,14 @@ def _usage_of(value: Mapping[str, Any]) -> dict[str, Any]:
 
 def _without_cache(event: Mapping[str, Any]) -> dict[str, Any]:
     """Return a backend's own message or event without what depends on its prompt cache."""
-    told = {name: value for name, value in event.items() if name != "diagnostics"}
+    members = {name: value for name, value in event.items() if name != "diagnostics"}
     if isinstance(message := event.get("message"), dict):
-        told["message"] = _without_cache(message)
+        members["message"] = _without_cache(message)
     if isinstance(usage := event.get("usage"), dict):
         tokens_in = sum(count_in(usage.get(name)) or 0 for name in _PROMPT_COUNTS)
         kept = {name: value for name, value in usage.items() if name in _OF_ANSWER}
-        told["usage"] = {**dict.fromkeys(_PROMPT_COUNTS, 0), "input_tokens": tokens_in, **kept}
-    return told
+        members["usage"] = {**dict.fromkeys(_PROMPT_COUNTS, 0), "input_tokens": tokens_in, **kept}
+    return members
 
 
 def message_id(ident: Any) -> str:

@@ -180,8 +180,8 @@ class ResponseChunks:
         if call["type"] == "custom":
             self._custom.add(at)
             inner = "custom"
-        said = call[inner]["input" if inner == "custom" else "arguments"]
-        self._lengths[at, "call"] = len(said)
+        arguments = call[inner]["input" if inner == "custom" else "arguments"]
+        self._lengths[at, "call"] = len(arguments)
         if self._request.legacy and inner == "function":
             return [self._chunk({"function_call": call["function"]})] if index == 0 else _NO_CHOICES
         return [self._chunk({**self._thoughts_before(call["id"]), "tool_calls": [{"index": index, **call}]})]
@@ -268,8 +268,8 @@ class ResponseChunks:
         at = event.get("output_index")
         self._lengths[at, "annotations", event.get("content_index")] = 1
         start = self._text_starts.get((at, event.get("content_index")), 0)
-        told = chat_annotations([annotation], start)
-        return [self._chunk({"annotations": told})] if told else _NO_CHOICES
+        marks = chat_annotations([annotation], start)
+        return [self._chunk({"annotations": marks})] if marks else _NO_CHOICES
 
     def _item_done(self, event: dict[str, Any]) -> list[dict[str, Any]]:
         item = event.get("item")
@@ -308,8 +308,8 @@ class ResponseChunks:
                 chunks += self._text_done({"output_index": at, "content_index": content, "part": part})
                 if (at, "annotations", content) not in self._lengths and part.get("annotations"):
                     start = self._text_starts.get((at, content), 0)
-                    if told := chat_annotations(part["annotations"], start):
-                        chunks.append(self._chunk({"annotations": told}))
+                    if marks := chat_annotations(part["annotations"], start):
+                        chunks.append(self._chunk({"annotations": marks}))
         return chunks
 
     def _thoughts_before(self, call_id: str | None) -> dict[str, Any]:

@@ -270,8 +270,8 @@ class ResponsesClient:
     def error(self, error: ApiError) -> bytes:
         """Return OpenAI's error envelope, which this API has too; a response in the background is kept as failed."""
         if self.background and self._head is not None:
-            told = {"code": error.code, "message": error.message}
-            self._keep(self._head.of("failed", error=failure_of(told)))
+            members = {"code": error.code, "message": error.message}
+            self._keep(self._head.of("failed", error=failure_of(members)))
         return error.body()
 
     def at(self, status: str) -> Json:

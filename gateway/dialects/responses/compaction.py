@@ -51,8 +51,8 @@ def _line(item: Mapping[str, Any]) -> str:
         return ""
     if kind == "message":
         return f"{item.get('role')}: {_text_of(item.get('content'))}"
-    told = next((item[name] for name in ("arguments", "input", "output") if name in item), "")
-    return f"[{kind} {item.get('name', '')}] {_text_of(told)}"
+    text = next((item[name] for name in ("arguments", "input", "output") if name in item), "")
+    return f"[{kind} {item.get('name', '')}] {_text_of(text)}"
 
 
 def _text_of(content: Any) -> str:

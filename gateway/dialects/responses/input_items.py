@@ -120,15 +120,15 @@ class InputItems:
     def _add_assistant(self, message: Mapping[str, Any], i: int) -> None:
         calls = message.get("tool_calls") or ()
         legacy = message.get("function_call")
-        said = self._message_item(message)
+        item = self._message_item(message)
         placed: dict[Any, list[dict[str, Any]]] = {}
         if DETAILS in message or "reasoning_content" in message or "reasoning" in message:
-            placed, readable = self._reasoning(message, {call.get("id") for call in calls}, said is not None)
+            placed, readable = self._reasoning(message, {call.get("id") for call in calls}, item is not None)
             if readable:
                 self._items.append(_readable_message(readable))
-        if said is not None:
+        if item is not None:
             self._items += placed.get(None, ())
-            self._items.append(said)
+            self._items.append(item)
         elif not (calls or legacy):
             self._items.append({"type": "message", "role": "assistant", "content": ""})
         for call in calls:

@@ -273,8 +273,8 @@ class _Batch:
     def _comment(self) -> bytes:
         """Return the comment line with what the prompts' streams have said at their ends."""
         late = dict.fromkeys([*_SUMS, *(name for part in self._parts for name in part.late)])
-        told = [(name, self._merged(name)) for name in late]
-        return b":" + b"".join(b" %b=%b" % (name, value) for name, value in told if value) + b"\n"
+        trailers = [(name, self._merged(name)) for name in late]
+        return b":" + b"".join(b" %b=%b" % (name, value) for name, value in trailers if value) + b"\n"
 
     async def _end_stream(self) -> None:
         """Send what the prompts' streams had at their ends: an error, or usage, costs and the end."""

@@ -464,8 +464,8 @@ def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int
     if [one["index"] for one in data] != list(range(count)) or any(not one.size or one.ndim != 1 for one in vectors):
         raise InvalidReply("a reply with other embeddings than were asked for")
     usage = value.get("usage")
-    told = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
-    known = [count for count in map(count_in, told) if count is not None and count <= _MOST_TOKENS]
+    counts = [usage.get(name) for name in ("prompt_tokens", "total_tokens")] if isinstance(usage, dict) else []
+    known = [count for count in map(count_in, counts) if count is not None and count <= _MOST_TOKENS]
     return vectors, known[0] if known else None
 
 

@@ -119,9 +119,9 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
     headers = dict(asked.headers or {})
     ledger, caller = Ledger("explain"), ANYBODY
     if asked.tenant is not None:
-        known = tuple(steps.deployment.tenants) or (DEFAULT_TENANT,)
-        if asked.tenant not in known and not await _is_stored(steps, asked.tenant):
-            message = f"There is no tenant {asked.tenant!r} here; there are {', '.join(known)}."
+        tenants = tuple(steps.deployment.tenants) or (DEFAULT_TENANT,)
+        if asked.tenant not in tenants and not await _is_stored(steps, asked.tenant):
+            message = f"There is no tenant {asked.tenant!r} here; there are {', '.join(tenants)}."
             raise InvalidRequest(message, code="unsupported_value", param="tenant")
         ledger.tenant = asked.tenant
     elif steps.deployment.tenants and not bearer_key(headers):

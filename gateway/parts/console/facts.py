@@ -33,8 +33,8 @@ def facts_of(attributes: Attributes, error: str | None = None) -> list[HopFact]:
 
 
 def _plain(label: str, attribute: str, form: Callable[[Any], str] = str) -> Callable[[Attributes], Iterator[HopFact]]:
-    def make(told: Attributes) -> Iterator[HopFact]:
-        value = told.get(attribute)
+    def make(attributes: Attributes) -> Iterator[HopFact]:
+        value = attributes.get(attribute)
         if value not in (None, "", []):
             yield HopFact(label, form(value))
 
@@ -42,8 +42,8 @@ def _plain(label: str, attribute: str, form: Callable[[Any], str] = str) -> Call
 
 
 def _against(label: str, attribute: str, limit: str) -> Callable[[Attributes], Iterator[HopFact]]:
-    def make(told: Attributes) -> Iterator[HopFact]:
-        value, least = told.get(attribute), told.get(limit)
+    def make(attributes: Attributes) -> Iterator[HopFact]:
+        value, least = attributes.get(attribute), attributes.get(limit)
         if value is not None and least is not None:
             met = value >= least
             words = f"{value:.3f}, {'at least' if met else 'under'} {least:.3f}"
@@ -96,13 +96,13 @@ def _route(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("pace", f"slower than slo.tpot of late: {slow} a token", "bad")
 
 
-def _beside(told: Attributes) -> Iterator[HopFact]:
-    if told.get(names.HEDGE):
+def _beside(attributes: Attributes) -> Iterator[HopFact]:
+    if attributes.get(names.HEDGE):
         yield HopFact("", "hedge")
-    if told.get(names.SPECULATIVE):
+    if attributes.get(names.SPECULATIVE):
         yield HopFact("", "called ahead of its need")
-    if told.get(names.CONTINUES) is not None:
-        yield HopFact("continues", f"attempt {told[names.CONTINUES]}")
+    if attributes.get(names.CONTINUES) is not None:
+        yield HopFact("continues", f"attempt {attributes[names.CONTINUES]}")
 
 
 def _model(told: Attributes) -> Iterator[HopFact]:
@@ -111,43 +111,43 @@ def _model(told: Attributes) -> Iterator[HopFact]:
         yield HopFact("model", " at ".join(str(text) for text in (model, told.get(names.BACKEND)) if text))
 
 
-def _usage(told: Attributes) -> Iterator[HopFact]:
-    given, made = told.get(names.GEN_AI_TOKENS_IN), told.get(names.GEN_AI_TOKENS_OUT)
+def _usage(attributes: Attributes) -> Iterator[HopFact]:
+    given, made = attributes.get(names.GEN_AI_TOKENS_IN), attributes.get(names.GEN_AI_TOKENS_OUT)
     if given is not None or made is not None:
-        counted = ", estimated" if told.get(names.USAGE_ESTIMATED) else ""
+        counted = ", estimated" if attributes.get(names.USAGE_ESTIMATED) else ""
         yield HopFact("tokens", f"{given or 0:,} in, {made or 0:,} out{counted}")
-    if told.get(names.COST_UNKNOWN):
+    if attributes.get(names.COST_UNKNOWN):
         yield HopFact("cost", "price not known", "bad")
-    elif told.get(names.COST) is not None:
-        yield HopFact("cost", dollars(told[names.COST]))
+    elif attributes.get(names.COST) is not None:
+        yield HopFact("cost", dollars(attributes[names.COST]))
 
 
-def _load(told: Attributes) -> Iterator[HopFact]:
-    busy, capacity, queued = (told.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
+def _load(attributes: Attributes) -> Iterator[HopFact]:
+    busy, capacity, queued = (attributes.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
     if queued or (busy and busy == capacity):
         yield HopFact("backend", f"{busy} of {capacity} calls in flight, {queued or 0} waiting")
-    if (state := str(told.get(names.BREAKER) or "closed")) != "closed":
+    if (state := str(attributes.get(names.BREAKER) or "closed")) != "closed":
         yield HopFact("breaker", state, "bad")
 
 
-def _given(told: Attributes) -> Iterator[HopFact]:
-    if told.get(names.TIMEOUT) is not None:
-        left = told.get(names.BUDGET_LEFT)
+def _given(attributes: Attributes) -> Iterator[HopFact]:
+    if attributes.get(names.TIMEOUT) is not None:
+        left = attributes.get(names.BUDGET_LEFT)
         of = "" if left is None else f" of {milliseconds(left)} left"
-        yield HopFact("time allowed", f"{milliseconds(told[names.TIMEOUT])}{of}")
+        yield HopFact("time allowed", f"{milliseconds(attributes[names.TIMEOUT])}{of}")
 
 
-def _nearest(told: Attributes) -> Iterator[HopFact]:
-    if neighbour := told.get(names.NEIGHBOUR):
+def _nearest(attributes: Attributes) -> Iterator[HopFact]:
+    if neighbour := attributes.get(names.NEIGHBOUR):
         # Where texts are not captured it is the id of the stored answer.
         yield HopFact("nearest entry" if _ID.fullmatch(neighbour) else "nearest question", neighbour)
 
 
-def _calls(told: Attributes) -> Iterator[HopFact]:
+def _calls(attributes: Attributes) -> Iterator[HopFact]:
     """Yield the calls of a rejected draft, with their arguments where captured, and a fault that was served."""
-    if calls := told.get(names.CALLS):
-        yield HopFact("called", told.get(names.CALL_ARGUMENTS) or ", ".join(calls))
-    if fault := told.get(names.FAULT):
+    if calls := attributes.get(names.CALLS):
+        yield HopFact("called", attributes.get(names.CALL_ARGUMENTS) or ", ".join(calls))
+    if fault := attributes.get(names.FAULT):
         yield HopFact("served all the same", fault, "bad")
 
 
@@ -158,10 +158,10 @@ def _verified(attributes: Attributes) -> Iterator[HopFact]:
         yield HopFact("verifier", f"{_BASES[attributes[names.VERIFIER]]}: {said:.3f}, after {took}")
 
 
-def _doubts(told: Attributes) -> Iterator[HopFact]:
-    places, logprobs = told.get(names.LOWEST), told.get(names.LOWEST_LOGPROBS)
+def _doubts(attributes: Attributes) -> Iterator[HopFact]:
+    places, logprobs = attributes.get(names.LOWEST), attributes.get(names.LOWEST_LOGPROBS)
     if places and logprobs:
-        texts = told.get(names.LOWEST_TOKENS) or [f"token {place + 1}" for place in places]
+        texts = attributes.get(names.LOWEST_TOKENS) or [f"token {place + 1}" for place in places]
         sure = [percent(math.exp(logprob), 0) for logprob in logprobs]
         least = [f"{text.strip()} {share}" for text, share in zip(texts, sure, strict=False)]
         yield HopFact("least sure of", ", ".join(least[:3]))

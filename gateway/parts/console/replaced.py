@@ -66,14 +66,14 @@ def _beginning(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _side(bar: Bar, text: str | None, *, whole: bool) -> AnswerSide:
-    told = bar.attributes
+    attributes = bar.attributes
     return AnswerSide(
         bar.label,
         text,
         whole,
-        told.get(names.GEN_AI_TOKENS_OUT),
-        told.get(names.TOKENS_JUDGED),
-        told.get(names.CONFIDENCE),
-        told.get(names.MIN_CONFIDENCE),
-        str(told.get(names.OUTCOME) or bar.error or ""),
+        attributes.get(names.GEN_AI_TOKENS_OUT),
+        attributes.get(names.TOKENS_JUDGED),
+        attributes.get(names.CONFIDENCE),
+        attributes.get(names.MIN_CONFIDENCE),
+        str(attributes.get(names.OUTCOME) or bar.error or ""),
     )

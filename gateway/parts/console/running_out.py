@@ -51,9 +51,9 @@ class BudgetWatch:
 
 def budget_needs(budgets: Sequence[BudgetStanding], names: Mapping[str, str], now_s: float) -> Iterator[Need]:
     """Yield the budgets that are spent or run out, the most spent first; `names` are those of keys, by their ids."""
-    told = [need for standing in budgets if (need := _budget_need(standing, names, now_s)) is not None]
-    yield from told[:_MOST]
-    if (more := len(told) - _MOST) > 0:
+    needs = [need for standing in budgets if (need := _budget_need(standing, names, now_s)) is not None]
+    yield from needs[:_MOST]
+    if (more := len(needs) - _MOST) > 0:
         todo = "`tierline budgets show` lists them, the most spent first."
         yield Need("warn", f"{more} more budgets are spent or run out.", None, todo, "/usage")
 
@@ -95,8 +95,8 @@ class LimitWatch:
 
     def needs(self, tiers: Mapping[str, Mapping[str, Any]], now_s: float) -> Iterator[Need]:
         """Yield the limits that fell, by `tiers` of `/readyz`."""
-        for tier, told in tiers.items():
-            for backend, own in told["backends"].items():
+        for tier, state in tiers.items():
+            for backend, own in state["backends"].items():
                 for unit, limit in (own.get("headroom") or {}).items():
                     if not (of := limit.get("of")):
                         continue

@@ -141,13 +141,13 @@ class StandingReader:
     async def read(self) -> StoreStanding:
         """Return what both say, at most two seconds old. Failures are told in `problem` and `silence`."""
         async with self._reading:
-            known = self._known
-            if time.time() - known.at_s < (_AFTER_ERROR_S if known.problem else _FRESH_S):
-                return known
-            told, (readiness, silence) = await asyncio.gather(self._of_store(), self._readiness())
-            lines, was = readiness.get("degraded") or (), known.degraded_since
-            since = {line: was.get(line, told.at_s) for line in lines if isinstance(line, str)}
-            self._known = replace(told, readiness=readiness, silence=silence, degraded_since=since)
+            standing = self._known
+            if time.time() - standing.at_s < (_AFTER_ERROR_S if standing.problem else _FRESH_S):
+                return standing
+            stored, (readiness, silence) = await asyncio.gather(self._of_store(), self._readiness())
+            lines, was = readiness.get("degraded") or (), standing.degraded_since
+            since = {line: was.get(line, stored.at_s) for line in lines if isinstance(line, str)}
+            self._known = replace(stored, readiness=readiness, silence=silence, degraded_since=since)
             return self._known
 
     async def _of_store(self) -> StoreStanding:
@@ -231,8 +231,8 @@ def backends_of(standing: StoreStanding) -> Iterator[TierStanding]:
     out = {ejection.backend: ejection.reason for ejection in standing.out}
     for tier, told in (standing.readiness.get("tiers") or {}).items():
         for backend, own in told["backends"].items():
-            said = str(own["state"])
-            why = out.get(backend, "" if said == "ready" else said)
+            text = str(own["state"])
+            why = out.get(backend, "" if text == "ready" else text)
             state = "ready" if not why else "unconfigured" if why.startswith("unconfigured") else "out"
             why = why or str(own.get("retirement") or "")
             load = standing.loads.get(backend, (own["in_flight"], own["waiting"]))
@@ -312,9 +312,9 @@ def needs_of(standing: StoreStanding, reader: StandingReader) -> Iterator[Need]:
         else:
             todo = "Files are not read while policies come from the store. Apply the file, or make it the same."
             yield Need("warn", trouble, None, todo, "/policies")
-    told = {worker for worker, _ in standing.troubles}
+    troubled = {worker for worker, _ in standing.troubles}
     for name, workers in standing.lagging.items():
-        lagging = [worker for worker in workers if worker not in told]
+        lagging = [worker for worker in workers if worker not in troubled]
         if lagging:
             what = f"{name}: {len(lagging)} of {standing.workers} workers have another version than the one in force"
             todo = f"Restart {', '.join(lagging)}, or look at the log there."

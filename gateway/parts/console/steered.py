@@ -56,13 +56,13 @@ async def steered_figures(archive: LiveArchive, surface: str, from_ms: int, to_m
 
 def quality_of_moves(labels: SurfaceLabels, moved: Sequence[Mapping[str, Any]]) -> QualityDifference | None:
     """Return the mean difference of quality for requests that went from `steered_from` to `tier`, `capped` of each."""
-    told = comparable(tier_opinions(labels.rows, labels.feedback, labels.unjudged))
+    qualities = comparable(tier_opinions(labels.rows, labels.feedback, labels.unjudged))
     tiers = {row[end] for row in moved for end in ("steered_from", "tier")}
-    if told is None or not tiers <= told[1].keys():
+    if qualities is None or not tiers <= qualities[1].keys():
         return None
     total = sum(row["capped"] for row in moved)
     factors = dict.fromkeys(tiers, 0.0)
     for row in moved:
         factors[row["tier"]] += row["capped"] / total
         factors[row["steered_from"]] -= row["capped"] / total
-    return difference([(factor, told[1][tier]) for tier, factor in factors.items()], told[0])
+    return difference([(factor, qualities[1][tier]) for tier, factor in factors.items()], qualities[0])

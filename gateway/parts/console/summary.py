@@ -61,12 +61,12 @@ def summary_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> RequestSummary
 
 def why_rejected(bar: Bar) -> str:
     """Return in words why a draft was not good enough: its score against that which is asked, or its fault."""
-    told = bar.attributes
-    confidence, least = told.get(names.CONFIDENCE), told.get(names.MIN_CONFIDENCE)
-    reason = str(told.get(names.REASON) or "")
+    attributes = bar.attributes
+    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(names.MIN_CONFIDENCE)
+    reason = str(attributes.get(names.REASON) or "")
     if confidence is not None and least is not None and confidence < least and reason[:11] in ("", "confidence "):
         return f"scored {confidence:.2f} where {least:.2f} is asked"
-    return f"was rejected: {reason or str(told.get(names.OUTCOME) or 'no reason recorded').replace('_', ' ')}"
+    return f"was rejected: {reason or str(attributes.get(names.OUTCOME) or 'no reason recorded').replace('_', ' ')}"
 
 
 def cost_after(ledger: Mapping[str, Any], draft: Bar) -> float | None:
@@ -142,8 +142,8 @@ def _raced(attempts: Sequence[Bar], last: Bar) -> str | None:
 
 
 def _why_first(bars: Sequence[Bar], last: Bar) -> str:
-    told = last.attributes
-    confidence, least = told.get(names.CONFIDENCE), told.get(names.MIN_CONFIDENCE)
+    attributes = last.attributes
+    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(names.MIN_CONFIDENCE)
     if confidence is not None and least:
         return f"its draft scored {confidence:.2f} where {least:.2f} is asked"
     route = _named(bars, names.ROUTE)
@@ -155,12 +155,12 @@ def _why_first(bars: Sequence[Bar], last: Bar) -> str:
 
 def _hit(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
     lookup = next((bar for bar in bars if bar.attributes.get(names.CACHE_OUTCOME) == "hit"), None)
-    told: Mapping[str, Any] = {} if lookup is None else lookup.attributes
-    age = told.get(names.CACHE_AGE)
+    attributes: Mapping[str, Any] = {} if lookup is None else lookup.attributes
+    age = attributes.get(names.CACHE_AGE)
     who = f"{ledger['tier']} gave it" + ("" if age is None else f" {milliseconds(age * 1000)} before")
     text = "The answer came from the cache: "
     if ledger["path"] == "cache-semantic":
-        score, least = told.get(names.CACHE_SCORE), told.get(names.THRESHOLD)
+        score, least = attributes.get(names.CACHE_SCORE), attributes.get(names.THRESHOLD)
         if score is not None and least is not None:
             return f"{text}{who} to a question that scored {score:.3f} where {least:.3f} is asked{_spared(ledger)}"
         return f"{text}{who} to a question that is alike{_spared(ledger)}"
@@ -183,8 +183,8 @@ def _spared(ledger: Mapping[str, Any]) -> str:
 
 def _failure(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> str:
     status, error = ledger["status"], ledger["error"] or "no reason recorded"
-    if told := [bar.attributes[names.LIMIT_SAID] for bar in bars if bar.attributes.get(names.LIMIT_SAID)]:
-        return f"Refused with {status}: {str(told[0]).rstrip('.')}{_waited(bars)}"
+    if limits := [bar.attributes[names.LIMIT_SAID] for bar in bars if bar.attributes.get(names.LIMIT_SAID)]:
+        return f"Refused with {status}: {str(limits[0]).rstrip('.')}{_waited(bars)}"
     if shed := _named(bars, names.HOP_SHED):
         return f"Refused with {status}: {shed[0].attributes.get(names.REASON) or error}"
     if error == "client_gone":

@@ -139,16 +139,16 @@ def against_record(policy: Policy, document: Document, recorded: RecordedRequest
 
 def with_earlier(edited: Sequence[Threshold], before: Sequence[Threshold]) -> list[Threshold]:
     """Return the thresholds of an edit, each with the values in force, and what they say, where those are others."""
-    known = dict(zip(_names(before), before, strict=True))
+    earlier = dict(zip(_names(before), before, strict=True))
     found = []
     for name, threshold in zip(_names(edited), edited, strict=True):
-        values = {limit.name: limit.value for limit in known[name].limits} if name in known else {}
+        values = {limit.name: limit.value for limit in earlier[name].limits} if name in earlier else {}
         limits = tuple(
             replace(limit, before=values[limit.name]) if values.get(limit.name, limit.value) != limit.value else limit
             for limit in threshold.limits
         )
         moved = limits != threshold.limits
-        found.append(replace(threshold, limits=limits, says_in_force=known[name].says) if moved else threshold)
+        found.append(replace(threshold, limits=limits, says_in_force=earlier[name].says) if moved else threshold)
     return found
 
 

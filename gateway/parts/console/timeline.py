@@ -299,8 +299,8 @@ def _ghosts(
 
 def _described(route: Bar, called: set[Any], stream: bool) -> list[Ghost]:
     """Return the tiers that the route's hop says it did not start at, and that were not called later."""
-    told = route.attributes
-    lists = (told.get(name) or () for name in (
+    attributes = route.attributes
+    lists = (attributes.get(name) or () for name in (
         names.OTHER_TIERS, names.OTHER_TTFT if stream else names.OTHER_WHOLE, names.OTHER_TTFT_P95, names.OTHER_LATE,
         names.OTHER_STATE,
     ))  # fmt: skip

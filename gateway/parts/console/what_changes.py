@@ -97,19 +97,19 @@ def _gain(ledger: Mapping[str, Any], draft: Bar) -> str:
 
 def _of_lookups(bars: Sequence[Bar]) -> Iterator[WhatChanges]:
     for bar in bars:
-        told = bar.attributes
-        outcome = told.get(names.CACHE_OUTCOME)
+        attributes = bar.attributes
+        outcome = attributes.get(names.CACHE_OUTCOME)
         if bar.name == names.CACHE_EXACT and outcome == "hit":
-            age = float(told.get(names.CACHE_AGE) or 0.0)
+            age = float(attributes.get(names.CACHE_AGE) or 0.0)
             text = "any other word in the question, or Cache-Control: no-cache: a model would have answered"
             yield WhatChanges("The hit", text[:1].upper() + text[1:])
             if age > 0:
                 text = f"cache.exact.ttl below {milliseconds(age * 1000)}, which the answer was old"
                 yield WhatChanges("The hit", text, "cache.exact.ttl", age * 0.99)
         elif bar.name == names.CACHE_SEMANTIC and outcome == "hit":
-            yield from _of_semantic_hit(told)
-        elif bar.name == names.CACHE_SEMANTIC and told.get(names.SIMILARITY) is not None:
-            yield from _of_semantic_miss(told)
+            yield from _of_semantic_hit(attributes)
+        elif bar.name == names.CACHE_SEMANTIC and attributes.get(names.SIMILARITY) is not None:
+            yield from _of_semantic_miss(attributes)
 
 
 def _of_semantic_hit(told: Mapping[str, Any]) -> Iterator[WhatChanges]:

@@ -69,13 +69,13 @@ class Outcomes:
     def of(cls, examples: Sequence[Example]) -> Outcomes:
         """Read the outcomes. Costs are set only if every answer of both models has one."""
         costs = [(example.answers[0].cost_usd, example.answers[-1].cost_usd) for example in examples]
-        known = np.array([(a, b) for a, b in costs if a is not None and b is not None])
-        complete = len(known) == len(examples) > 0
+        pairs = np.array([(a, b) for a, b in costs if a is not None and b is not None])
+        complete = len(pairs) == len(examples) > 0
         return cls(
             np.array([example.small for example in examples]),
             np.array([example.large for example in examples]),
-            known[:, 0] if complete else None,
-            known[:, 1] if complete else None,
+            pairs[:, 0] if complete else None,
+            pairs[:, 1] if complete else None,
         )
 
 

@@ -165,8 +165,8 @@ def against_holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
     opinions: list[Opinions] = []
     for name, drawn in _ARMS.items():
         own = [row for row in rows if row.get("holdout") is drawn]
-        said = [(row["score"], judged.get(_key(row))) for row in own]
-        opinions.append(Opinions.of([pair for pair in said if pair != (None, None)]))
+        scores = [(row["score"], judged.get(_key(row))) for row in own]
+        opinions.append(Opinions.of([pair for pair in scores if pair != (None, None)]))
         arms[name] = {"requests": len(own), "labels": len(opinions[-1].people), "score": None}
     spoken = in_one_word(opinions)
     if spoken is None:

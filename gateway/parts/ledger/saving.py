@@ -76,16 +76,16 @@ def net_saving(sums: Mapping[str, float]) -> NetSaving | None:
 
 def sums_of(ledgers: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the SAVING_SUMS of recorded requests."""
-    known = [ledger for ledger in ledgers if is_compared(ledger)]
-    saved = [ledger["counterfactual_usd"] - ledger["cost_usd"] for ledger in known]
-    estimated = [estimated_cost(ledger) for ledger in known]
+    compared = [ledger for ledger in ledgers if is_compared(ledger)]
+    saved = [ledger["counterfactual_usd"] - ledger["cost_usd"] for ledger in compared]
+    estimated = [estimated_cost(ledger) for ledger in compared]
     return {
-        "known": len(known),
+        "known": len(compared),
         "saved": math.fsum(saved),
         "squares": math.fsum(value * value for value in saved),
-        "alone": math.fsum(ledger["counterfactual_usd"] for ledger in known),
+        "alone": math.fsum(ledger["counterfactual_usd"] for ledger in compared),
         "estimated": sum(
-            bool(ledger.get("answer_estimated")) or usd > 0 for ledger, usd in zip(known, estimated, strict=True)
+            bool(ledger.get("answer_estimated")) or usd > 0 for ledger, usd in zip(compared, estimated, strict=True)
         ),
         "estimated_usd": math.fsum(estimated),
     }

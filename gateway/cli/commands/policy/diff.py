@@ -61,30 +61,30 @@ def _report(
     before: Policy,
     after: Policy,
     document: Document,
-    difference: Difference,
+    changes: Difference,
     moves: StartMoves | None,
     more_notes: list[str],
 ) -> Report:
     values: dict[str, Any] = {
         "before": before.label,
         "after": after.label,
-        "changes": [asdict(change) for change in difference.changes],
-        "drops_answers": difference.drops_answers,
+        "changes": [asdict(change) for change in changes.changes],
+        "drops_answers": changes.drops_answers,
     }
     lines: list[str | Text | Table] = [f"{before.label} -> {after.label}"]
-    for change in difference.in_force:
+    for change in changes.in_force:
         lines += _lines(document, change)
     for weight, heading in _HEADINGS.items():
-        others = [change for change in difference.changes if change.weight == weight]
+        others = [change for change in changes.changes if change.weight == weight]
         if others:
             lines += ["", f"{heading}:"]
             for change in others:
                 lines += _lines(document, change, with_effect=False)
-    count = len(difference.in_force)
+    count = len(changes.in_force)
     counted = "1 difference" if count == 1 else f"{count or 'no'} differences"
     same = "" if count or before.version == after.version else ": the version is another, and nothing in force changes"
-    notes = [DROPS] if difference.drops_answers else []
-    lines += ["", counted + same] if difference.changes else [counted]
+    notes = [DROPS] if changes.drops_answers else []
+    lines += ["", counted + same] if changes.changes else [counted]
     if moves is not None:
         values["moves"] = [
             {"before": pair[0], "after": pair[1], "requests": number, "examples": moves.examples[pair]}

@@ -88,19 +88,19 @@ def counts_over_time(over_time: Mapping[str, Any], query: str) -> Markup:
 def _bar(bar: Sequence[float], names: Sequence[str], x: float, pitch: float, most: float, at: float) -> Markup:
     room = _HEIGHT - _TOP - _FOOT
     y = float(_HEIGHT - _FOOT)
-    told = [f"{utc(at, 'date')}: {dollars(math.fsum(bar))}"]
+    lines = [f"{utc(at, 'date')}: {dollars(math.fsum(bar))}"]
     shapes = []
     for place, value in enumerate(bar):
         if value <= 0:
             continue
         height = value / most * room
         y -= height
-        told.append(f"{names[place]} {dollars(value)}")
+        lines.append(f"{names[place]} {dollars(value)}")
         shapes.append(
             tag("rect", x=f"{x + pitch * 0.12:.1f}", width=f"{pitch * 0.76:.1f}", y=f"{y:.2f}", height=f"{height:.2f}",
                 class_=f"tone{min(place, TONES - 1)}")
         )  # fmt: skip
-    return tag("g", joined([tag("title", "\n".join(told), **stamp(at, "date")), *shapes]))
+    return tag("g", joined([tag("title", "\n".join(lines), **stamp(at, "date")), *shapes]))
 
 
 def _nice(value: float) -> float:

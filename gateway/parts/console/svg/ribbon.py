@@ -27,8 +27,8 @@ def ribbon(attributes: Mapping[str, Any]) -> Markup | None:
     shapes = []
     for place, logprob in enumerate(logprobs):
         probability = math.exp(min(logprob, 0.0))
-        said = f"{tokens[place]!r}, " if place < len(tokens) else ""
-        title = tag("title", f"token {place + 1}: {said}probability {probability:.3f}")
+        token = f"{tokens[place]!r}, " if place < len(tokens) else ""
+        title = tag("title", f"token {place + 1}: {token}probability {probability:.3f}")
         x, kind = place * _CELL, f"p{_step(probability)}"
         shapes.append(tag("rect", title, x=x, y=3, width=_CELL - 1, height=16, rx=2, class_=kind))
         if place in doubtful:

@@ -47,8 +47,8 @@ def sparkline(
 ) -> Markup:
     """Draw a value over time; gaps where it is None. `marks` are moments with a `kind`, a `text` and a place
     (`at`, 0 to 1)."""
-    known = [value for value in values if value is not None]
-    most = max(*known, 1e-12) if known else 1.0
+    numbers = [value for value in values if value is not None]
+    most = max(*numbers, 1e-12) if numbers else 1.0
     step = width / max(len(values) - 1, 1)
     runs: list[list[str]] = [[]]
     for place, value in enumerate(values):

@@ -222,12 +222,12 @@ class CacheView:
             return []
         ids = ", ".join(f"$id{number}" for number in range(len(rows)))
         given = {f"id{number}": row["request_id"] for number, row in enumerate(rows)}
-        said = await self._archive.ask(
+        ratings = await self._archive.ask(
             f"SELECT tenant, request_id, arg_max(score, (entry_ms, entry_seq)) AS score FROM feedback_all "
             f"WHERE request_id IN ({ids}) GROUP BY ALL",
             given,
         )
-        scores = {(rating["tenant"], rating["request_id"]): rating["score"] for rating in said}
+        scores = {(rating["tenant"], rating["request_id"]): rating["score"] for rating in ratings}
         return [_hit_shown(row, scores.get((row["tenant"], row["request_id"]))) for row in rows]
 
 

@@ -200,13 +200,13 @@ class RequestView:
 
     async def _usual_of(self, surface: str) -> dict[tuple[str, str | None], list[float]]:
         """Return quantiles of the durations of a surface's latest hops, by name and tier."""
-        known = self._usual.get(surface)
-        if known is None or time.monotonic() - known[0] > _USUAL_S:
+        usual = self._usual.get(surface)
+        if usual is None or time.monotonic() - usual[0] > _USUAL_S:
             wanted = {"surface": surface}
             rows = await self._archive.newest("hops", "surface = $surface", wanted, _NEWEST, equal=wanted)
-            known = time.monotonic(), await asyncio.to_thread(_usual, [row["hops"] for row in rows])
-            self._usual[surface] = known
-        return known[1]
+            usual = time.monotonic(), await asyncio.to_thread(_usual, [row["hops"] for row in rows])
+            self._usual[surface] = usual
+        return usual[1]
 
 
 def _usual(recorded: Sequence[str]) -> dict[tuple[str, str | None], list[float]]:

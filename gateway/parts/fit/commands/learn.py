@@ -290,15 +290,15 @@ def _quality(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     from gateway.measures.reliability import head_claims, head_reliabilities
 
     heads = head_reliabilities(head_claims(labels.rows, labels.rated, labels.ladder))
-    known = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)
-    lines: list[str | Table | Any] = [quality_table(known["tiers"], "tier")]
+    quality = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)
+    lines: list[str | Table | Any] = [quality_table(quality["tiers"], "tier")]
     lines.append(agreement_line(agreement(labels.rows, labels.feedback)))
     if any(head["reliability"] for head in heads):
         lines.append(reliability_table(heads))
     lines += [missing_line(head) for head in heads if head["reliability"] is None]
     for candidate, pairs in labels.shadows.items():
         lines.append(f"{candidate} as a shadow, against what was served: {paired_quality(pairs)}")
-    values = {"surface": args.surface, **known, "heads": heads}
+    values = {"surface": args.surface, **quality, "heads": heads}
     show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
 

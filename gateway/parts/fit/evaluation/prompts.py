@@ -160,17 +160,17 @@ def interval_json(interval: Interval) -> dict[str, float]:
     return {name: round(getattr(interval, name), _DIGITS) for name in ("value", "lo", "hi")}
 
 
-def _values(figures: Figures) -> dict[str, Any]:
-    every: Figures = {figure: {} for figure in _ALWAYS_THERE} | figures
+def _values(measured: Figures) -> dict[str, Any]:
+    every: Figures = {figure: {} for figure in _ALWAYS_THERE} | measured
     return {
         figure: {method: interval_json(methods[method]) for method in _METHODS if method in methods}
         for figure, methods in every.items()
     }
 
 
-def _shares(figures: Figures, pair: tuple[str, str]) -> dict[str, dict[str, float]]:
+def _shares(measured: Figures, pair: tuple[str, str]) -> dict[str, dict[str, float]]:
     """Return by method the share of prompts that each model answers at 95% of the large model's accuracy."""
-    large = {method: share.value for method, share in figures["calls95"].items()}
+    large = {method: share.value for method, share in measured["calls95"].items()}
     return {
         method: {pair[0]: round(1 - large[method], _DIGITS), pair[1]: round(large[method], _DIGITS)}
         for method in _METHODS
@@ -187,14 +187,14 @@ def percent(interval: Interval | None) -> str:
     return f"{interval.value:.1%} [{100 * interval.lo:.1f}, {100 * interval.hi:.1f}]"
 
 
-def _lines(figures: Figures) -> list[str | Table]:
+def _lines(measured: Figures) -> list[str | Table]:
     def cell(figure: str, method: str) -> Interval | None:
-        return figures.get(figure, {}).get(method)
+        return measured.get(figure, {}).get(method)
 
-    dollars = ("$ per 1,000", "saved") if "dollars" in figures else ()
+    dollars = ("$ per 1,000", "saved") if "dollars" in measured else ()
     quality = table("method", "APGR", "CPT50", "CPT80", "ECE")
     cost = table("method", "calls for 95%", "calls for 99%", "small / large", *dollars)
-    for method in (method for method in _METHODS if any(method in methods for methods in figures.values())):
+    for method in (method for method in _METHODS if any(method in methods for methods in measured.values())):
         name, apgr, ece = method.replace("_", " "), cell("apgr", method), cell("ece", method)
         shares = [percent(cell(figure, method)) for figure in ("cpt50", "cpt80")]
         quality.add_row(name, str(apgr or NONE), *shares, str(ece or NONE))
@@ -202,12 +202,12 @@ def _lines(figures: Figures) -> list[str | Table]:
         split = NONE if large is None else f"{100 * (1 - large.value):.0f} / {100 * large.value:.0f}%"
         money = [NONE if spent is None else f"{spent.value:.4f}", NONE if saved is None else f"{saved.value:.1%}"]
         cost.add_row(name, percent(large), percent(cell("calls99", method)), split, *(money if dollars else ()))
-    accuracy = figures["accuracy"]
+    accuracy = measured["accuracy"]
     lines: list[str | Table] = [
         f"accuracy: always small {accuracy[ALWAYS_SMALL]}, always large {accuracy[ALWAYS_LARGE]}",
         "", quality, "", cost, "",
     ]  # fmt: skip
-    ahead = figures.get("ours_minus", {})
+    ahead = measured.get("ours_minus", {})
     lines += [
         f"APGR of ours minus that of {name.replace('_', ' ')}: {ahead[name]}" for name in _METHODS if name in ahead
     ]

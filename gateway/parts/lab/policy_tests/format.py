@@ -382,13 +382,13 @@ def _policies(rules: TestFileRules, document: Document) -> tuple[Tested, ...]:
 
 def _unknown_tiers(rules: TestFileRules, document: Document, policies: Sequence[Tested]) -> list[Problem]:
     """Find tiers that none of the tested policies has: what is said of them would change nothing."""
-    known = {tier for tested in policies for tier in tested.policy.tiers}
+    tiers = {tier for tested in policies for tier in tested.policy.tiers}
     surfaces = {tested.policy.surface for tested in policies}
     problems = []
 
     def look(at: KeyPath, tier: str | None) -> None:
-        if tier is not None and tier not in known:
-            hint = did_you_mean(tier, known) or f"; there are {', '.join(sorted(known))}"
+        if tier is not None and tier not in tiers:
+            hint = did_you_mean(tier, tiers) or f"; there are {', '.join(sorted(tiers))}"
             problems.append(document.problem(at, f"no tested policy has a tier {tier!r}{hint}"))
 
     for name in rules.world:

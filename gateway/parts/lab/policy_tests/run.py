@@ -102,9 +102,9 @@ def run_files(files: Sequence[TestFile], only: re.Pattern[str] | None = None) ->
         for tested in file.policies:
             under = PolicyUnderTest(tested)
             path = tested.document.file.resolve()
-            known = policies.setdefault(path, PolicyResult(tested, clauses_of(tested)))
+            result = policies.setdefault(path, PolicyResult(tested, clauses_of(tested)))
             its = [test for test in chosen if _surface(test) in (None, tested.policy.surface)]
-            of_file += [run_test(under, test, requests, known.coverage) for test in its]
+            of_file += [run_test(under, test, requests, result.coverage) for test in its]
         results.append((file, of_file))
     return RunResult(results, list(policies.values()))
 

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(result)
     else:
         sys.stdout.write(_as_text(places, rungs, result))
-    return Exit.FINDINGS if wrong or any(said != "answers" for said in tried.values()) else Exit.OK
+    return Exit.FINDINGS if wrong or any(result_of_try != "answers" for result_of_try in tried.values()) else Exit.OK
 
 
 def _written(out: Path, text: str) -> check.Findings:
