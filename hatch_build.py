@@ -1,4 +1,7 @@
-"""Write what the wheel carries: one importable package, `tierline`, instead of the folders of this tree.
+"""Write what the wheels carry: one importable package, `tierline`, instead of the folders of this tree.
+
+There is a wheel of `tierline` itself, and one for each part that the list of parts gives another distribution: its
+folder alone, at its place in the same package. All have one version, and need each other at that version.
 
 `gateway/...`, `routing/...` and the others become `tierline/gateway/...`, so that nobody's site-packages gets a
 top-level `cache` or `routing`. Their imports of each other are prefixed in place, at the positions that `ast` gives:
@@ -14,15 +17,21 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
+import shutil
 import tempfile
+import tomllib
 from collections.abc import Iterator, Set
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 NAMESPACE: Final = "tierline"
+_ROOT: Final = Path(__file__).resolve().parent
+_FOLDERS: Final = Path("gateway", "parts")
 _NOT_OURS: Final = {"__pycache__", "node_modules"}
 _FROM: Final = re.compile(rb"from(?:\s|\\\r?\n)+")
 _DOTTED: Final = re.compile(r"(?P<module>[a-z_]\w*(?:\.\w+)*)(?:(?P<attribute>:\w+)|\.)?")
@@ -43,16 +52,56 @@ class OldName(Exception):
     """Files of the tree name modules in ways that would be wrong in the wheel; the message has a line for each."""
 
 
+def parts_apart() -> dict[str, Any]:
+    """Return the parts that are distributions of their own, by the names of these."""
+    parts = runpy.run_path(str(_ROOT / _FOLDERS / "standard.py"))["PARTS"]
+    return {part.distribution: part for part in parts if part.distribution != NAMESPACE}
+
+
+class DistributionMetadata(MetadataHookInterface):
+    """The hook for metadata, which hatchling finds here."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Add what a part needs, or the extras of `tierline`; see hatchling."""
+        apart, settings = parts_apart(), _settings()
+        groups = settings["dependency-groups"]
+        pinned = {part.name: f"{name}=={metadata['version']}" for name, part in apart.items()}
+        if (part := apart.get(metadata["name"])) is None:
+            metadata["optional-dependencies"] = {
+                **{
+                    name: [*groups.get(name, []), *(pinned[brought] for brought in brings)]
+                    for name, brings in self.config["extras"].items()
+                },
+                **{name: [pin] for name, pin in pinned.items()},
+                "all": list(pinned.values()),
+            }
+            return
+        others = [each.name for each in apart.values() if set(each.needed_by) & set(part.commands)]
+        ours = [f"{NAMESPACE}=={metadata['version']}", *(pinned[other] for other in others)]
+        metadata["dependencies"] = [*ours, *groups.get(part.name, [])]
+        metadata |= {name: settings["project"][name] for name in ("classifiers", "license", "requires-python")}
+
+
 class WheelNamespace(BuildHookInterface[Any]):
-    """The build hook of the wheel, which hatchling finds here."""
+    """The build hook of the wheels, which hatchling finds here."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Write the namespace into a temporary folder, and have it put into the wheel; see hatchling."""
         if version == "editable":
             return
         self._folder = tempfile.TemporaryDirectory()  # removed at the latest when a failed build ends
-        write(Path(self.root), set(self.build_config.packages), Path(self._folder.name))
-        build_data["force_include"] |= {str(path): path.name for path in Path(self._folder.name).iterdir()}
+        into, apart = Path(self._folder.name), parts_apart()
+        packages = set(_settings()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+        if (part := apart.get(self.metadata.name)) is None:
+            write(_ROOT, packages, into)
+            for other in apart.values():
+                shutil.rmtree(into / _FOLDERS / other.name)
+            build_data["force_include"] |= {str(path): path.name for path in into.iterdir()}
+            return
+        folder = _FOLDERS / part.name
+        shutil.copytree(_ROOT / folder, into / folder, ignore=shutil.ignore_patterns(*_NOT_OURS))
+        write(_ROOT, packages, into, folder)
+        build_data["force_include"][str(into / folder)] = f"{NAMESPACE}/{folder}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         """Remove the temporary folder; see hatchling."""
@@ -60,8 +109,14 @@ class WheelNamespace(BuildHookInterface[Any]):
             self._folder.cleanup()
 
 
-def write(root: Path, packages: Set[str], into: Path) -> None:
+def _settings() -> dict[str, Any]:
+    return tomllib.loads((_ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def write(root: Path, packages: Set[str], into: Path, part: Path | None = None) -> None:
     """Write the Python files of `packages`, and what makes them one package with types, into a folder.
+
+    With `part`, a folder of theirs, only what is below it.
 
     Raises:
         OldName: Some lines have to be written differently first; it names all of them.
@@ -75,7 +130,10 @@ def write(root: Path, packages: Set[str], into: Path) -> None:
     # A folder of the tree that the wheel leaves out (tests, tools) cannot be imported from it either.
     absent = {path.name for path in root.iterdir() if path.is_dir()} - packages
     modules = {".".join(path.with_suffix("").parts).removesuffix(".__init__") for path in sources.values()}
-    sources[root / f"{NAMESPACE}.py"] = Path("__init__.py")
+    if part is None:
+        sources[root / f"{NAMESPACE}.py"] = Path("__init__.py")
+    else:
+        sources = {file: path for file, path in sources.items() if path.is_relative_to(part)}
     problems: list[str] = []
     for file, path in sources.items():
         text = file.read_bytes()
@@ -87,8 +145,9 @@ def write(root: Path, packages: Set[str], into: Path) -> None:
         target.write_bytes(rewritten(text, packages))
     if problems:
         raise OldName("these lines would be wrong in the wheel (hatch_build.py says why):\n" + "\n".join(problems))
-    (into / "__main__.py").write_text(_MAIN)
-    (into / "py.typed").touch()
+    if part is None:
+        (into / "__main__.py").write_text(_MAIN)
+        (into / "py.typed").touch()
 
 
 def rewritten(text: bytes, packages: Set[str]) -> bytes:

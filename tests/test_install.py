@@ -85,13 +85,17 @@ def _required_by(name: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids=lambda one: f"{one['sys_platform']}-{one['platform_machine']}")
-@pytest.mark.parametrize("lock", ["serve", "dev"])
+@pytest.mark.parametrize("lock", ["base", "serve", "all", "dev"])
 def test_a_lock_has_all_that_any_promised_python_needs(lock: str, platform: dict[str, str]) -> None:
     """Each requirement is pinned, at a version that satisfies it, under a marker that holds there too."""
     project, groups = PROJECT["project"], PROJECT["dependency-groups"]
-    extras = project["optional-dependencies"]
-    tools = extras["mcp"] + extras["train"] + groups["dev"] if lock == "dev" else []
-    roots = [*project["dependencies"], *extras["minilm"], *tools]
+    has = {
+        "base": (),
+        "serve": ("console", "ledger", "minilm"),
+        "all": ("console", "fit", "ledger", "minilm"),
+        "dev": ("console", "dev", "fit", "ledger", "mcp", "minilm"),
+    }
+    roots = [*project["dependencies"], *(text for group in has[lock] for text in groups[group])]
     pinned, missing = _pinned(lock), set()
     assert len(PYTHONS) >= 6
     for python in PYTHONS:
@@ -109,7 +113,7 @@ def test_serve_and_dev_locks_agree() -> None:
     """`make test` after `make run` changes no package that is there, and neither does `make browser`."""
     dev = _pinned("dev")
     assert {name: pin for name, pin in _pinned("serve").items() if dev.get(name) != pin} == {}
-    for lock in ("browser", "build", "release"):
+    for lock in ("all", "base", "browser", "build", "release"):
         assert {name: pin for name, pin in _pinned(lock).items() if dev.get(name, pin)[0] != pin[0]} == {}
 
 

@@ -1,4 +1,4 @@
-"""The wheel: one importable package, whatever else is installed or lies beside it, with all that it needs."""
+"""The wheels: one importable package, whatever else is installed or lies beside it, with all that they need."""
 
 from __future__ import annotations
 
@@ -11,16 +11,23 @@ import sys
 import sysconfig
 import urllib.request
 import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 import hatch_build
+from gateway.parts.standard import PARTS
 from tests.support.gateway import ROOT, environment, free_port
 from tests.support.wait import until
 
 PACKAGES = {"gateway", "cache"}
+APART = [part.distribution for part in PARTS if part.distribution != "tierline"]
+OF_PARTS = ["duckdb", "jinja2", "matplotlib", "mcp", "sklearn"]
 TRIAL = ROOT / "deploy" / "trial"
 PARIS = [{"role": "user", "content": "What is the capital of France?"}]
 USER = """
@@ -116,24 +123,36 @@ def test_the_checkout_gives_the_same_names() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from this tree."""
-    folder = tmp_path_factory.mktemp("wheel")
-    _run(sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT))
-    return next(folder.glob("tierline-*.whl"))
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The wheels, built from this tree, by distribution."""
+    folder = tmp_path_factory.mktemp("wheels")
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder))
+    _run(*build, str(ROOT), *(str(ROOT / "packages" / name) for name in APART))
+    return {file.name.partition("-")[0].replace("_", "-"): file for file in folder.glob("*.whl")}
 
 
 @pytest.fixture(scope="module")
-def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The Python of an environment with the wheel, PyPI's `cache` and `routing`, and this environment's libraries."""
-    folder = tmp_path_factory.mktemp("venv")
+def installed(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheels, PyPI's `cache` and `routing`, and this environment's libraries."""
+    python = _environment_with([*wheels.values()], tmp_path_factory.mktemp("venv"))
+    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "cache", "routing")
+    return python
+
+
+@pytest.fixture(scope="module")
+def base(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel of `tierline` alone, which finds no library that only parts need."""
+    return _environment_with([wheels["tierline"]], tmp_path_factory.mktemp("base"), without=OF_PARTS)
+
+
+def _environment_with(wheels: list[Path], folder: Path, without: Sequence[str] = ()) -> Path:
     _run(sys.executable, "-m", "venv", str(folder))
     python = folder / "bin" / "python"
-    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", str(wheel))
-    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "cache", "routing")
+    _run(str(python), "-m", "pip", "install", "-q", "--no-deps", "--no-index", *map(str, wheels))
     [site] = folder.glob("lib/python*/site-packages")
     # A .pth file of a folder named in a .pth file is not read, so this checkout is not seen.
-    (site / "zz_libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    lines = [sysconfig.get_path("purelib"), f"import sys; sys.modules.update(dict.fromkeys({without!r}))"]
+    (site / "zz_libraries.pth").write_text("\n".join(lines) + "\n")
     return python
 
 
@@ -146,12 +165,20 @@ def user(tmp_path: Path) -> Path:
 
 
 @pytest.mark.long
-def test_it_carries_every_file_in_one_package(wheel: Path) -> None:
+def test_they_carry_every_file_in_one_package(wheels: dict[str, Path]) -> None:
     """Line for line: a stack trace names the lines of the checkout. Nothing is at the top but `tierline`."""
-    with zipfile.ZipFile(wheel) as archive:
-        carried = {name: archive.read(name) for name in archive.namelist()}
-    assert len(carried) == len(set(carried))
-    assert {name.split("/")[0] for name in carried if ".dist-info/" not in name} == {"tierline"}
+    carried: dict[str, bytes] = {}
+    for distribution, file in wheels.items():
+        with zipfile.ZipFile(file) as archive:
+            files = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
+            assert len(files) == len([name for name in archive.namelist() if ".dist-info/" not in name])
+        assert not files.keys() & carried.keys()
+        for part in PARTS:
+            mine = {name for name in files if name.startswith(f"tierline/gateway/parts/{part.name}/")}
+            assert bool(mine) == (part.distribution == distribution)
+            assert distribution == "tierline" or not mine or mine == files.keys()
+        carried |= files
+    assert {name.split("/")[0] for name in carried} == {"tierline"}
     tracked = _run("git", "-C", str(ROOT), "ls-files", *_packages()).splitlines()
     wrong = []
     for name in tracked:
@@ -165,6 +192,63 @@ def test_it_carries_every_file_in_one_package(wheel: Path) -> None:
         if name.endswith(".py"):
             named = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
             assert not {str(module).split(".")[0] for module in named} & set(_packages()), name
+
+
+@pytest.mark.long
+def test_they_need_each_other_at_one_version(wheels: dict[str, Path]) -> None:
+    """A part needs its base, and what its commands do not run without; `all`, and the extra of its name, bring it."""
+    needed: dict[str, list[Requirement]] = {}
+    versions = set()
+    for distribution, file in wheels.items():
+        with zipfile.ZipFile(file) as archive:
+            [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+            metadata = Parser().parsestr(archive.read(name).decode())
+            assert any(name.endswith(".dist-info/licenses/LICENSE") for name in archive.namelist())
+        needed[distribution] = [Requirement(text) for text in metadata.get_all("Requires-Dist", [])]
+        versions.add(metadata["Version"])
+    [version] = versions
+    base = needed["tierline"]
+    assert not {need.name for need in base if need.marker is None} & {*OF_PARTS, *APART, "scikit-learn"}
+    ours = [need for several in needed.values() for need in several if need.name.startswith("tierline")]
+    assert {str(need.specifier) for need in ours} == {f"=={version}"}
+    by_extra = {
+        name: {need.name for need in base if need.marker and need.marker.evaluate({"extra": name})}
+        for name in ("all", "train", "mcp", *(part.name for part in PARTS if part.distribution in APART))
+    }
+    assert by_extra == {
+        "all": set(APART),
+        "train": {"tierline-fit"},
+        "mcp": {"mcp", "tierline-console"},
+        **{part.name: {part.distribution} for part in PARTS if part.distribution in APART},
+    }
+    assert {name: sorted(need.name for need in needed[name]) for name in APART} == {
+        "tierline-console": ["jinja2", "tierline", "tierline-lab", "tierline-ledger"],
+        "tierline-fit": ["matplotlib", "scikit-learn", "tierline", "tierline-ledger"],
+        "tierline-lab": ["tierline", "tierline-ledger"],
+        "tierline-ledger": ["duckdb", "tierline"],
+    }
+
+
+@pytest.mark.long
+def test_the_base_alone_answers_and_says_what_a_part_is_installed_as(base: Path, user: Path) -> None:
+    """`tierline up` starts what there is; a command of a part is one line, and so is the shipped config's check."""
+
+    def said(*command: str) -> tuple[int, str, str]:
+        run = subprocess.run(command, cwd=user, env=_environment(), capture_output=True, text=True, check=False)
+        return run.returncode, run.stdout, run.stderr
+
+    command, state = str(base.with_name("tierline")), user / "state"
+    places = ("--config", str(TRIAL / "tierline.yaml"), "--policies", str(TRIAL / "policies"))
+    with _up(user, command, "up", *places, "--state", str(state), "--port", "0") as up:
+        reply = json.loads(_fetch(f"{up['url']}/v1/chat/completions", {"model": "chat", "messages": PARIS}))
+        assert reply["choices"][0]["message"]["content"] == "The capital of France is Paris."
+        assert "openapi.json" in _fetch(f"{up['url']}/docs").decode()
+        until(lambda: "  direct  " in said(command, "trace", "list", "--state", str(state))[1], 20, "its record")
+    for argv in (["check"], ["policy", "lint"]):
+        assert _run(command, *argv, cwd=user)
+    for argv, part in ((["usage"], "ledger"), (["policy", "test"], "lab"), (["train"], "fit"), (["top"], "console")):
+        lacks = f"needs the part {part}, which is not installed: pip install tierline-{part}"
+        assert said(command, *argv) == (2, "", f"tierline: {' '.join(argv)} {lacks}\n")
 
 
 @pytest.mark.long
@@ -214,27 +298,27 @@ def test_a_user_has_types(installed: Path, user: Path) -> None:
 @pytest.mark.real_model
 def test_everything_starts_from_it(installed: Path, user: Path) -> None:
     """`tierline up` starts its children, a request is answered, and the console has its pages and files."""
-    command = str(installed.with_name("tierline"))
-    output, state = user / "output.txt", user / "state"
-    with output.open("wb") as file:
-        process = subprocess.Popen(
-            [command, "up", "--state", str(state), "--port", "0", "--console-port", "0"],
-            cwd=user,
-            env=_environment(),
-            stdout=file,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        until(lambda: "Ctrl-C" in output.read_text() or process.poll() is not None, 90, "its banner")
-        assert process.poll() is None, output.read_text()
-        up = json.loads((state / "up.json").read_text())
+    command, state = str(installed.with_name("tierline")), user / "state"
+    with _up(user, command, "up", "--state", str(state), "--port", "0", "--console-port", "0") as up:
         body = {"model": "chat", "max_tokens": 8, "messages": [{"role": "user", "content": "Name a colour."}]}
         assert json.loads(_fetch(f"{up['url']}/v1/chat/completions", body))["choices"][0]["message"]["content"]
         page = _fetch(f"{up['console_url']}/now").decode()
         assert "chat" in page
         for asset in set(re.findall(r'(?:href|src)="(/static/[^"]+)"', page)):
             assert _fetch(up["console_url"] + asset)
-        assert str(ROOT) not in output.read_text()
+        assert str(ROOT) not in (user / "output.txt").read_text()
+
+
+@contextmanager
+def _up(folder: Path, *command: str) -> Iterator[dict[str, Any]]:
+    """Run `tierline up` in a folder with its state in `state`; yield what it wrote of itself; end it with Ctrl-C."""
+    output = folder / "output.txt"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, cwd=folder, env=_environment(), stdout=file, stderr=subprocess.STDOUT)
+    try:
+        until(lambda: "Ctrl-C" in output.read_text() or process.poll() is not None, 90, "its banner")
+        assert process.poll() is None, output.read_text()
+        yield json.loads((folder / "state" / "up.json").read_text())
     finally:
         process.send_signal(signal.SIGINT)
         code = process.wait(60)

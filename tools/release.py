@@ -1,8 +1,9 @@
 """Build a release and prove it, without publishing anything: `make release`, or `python -m tools.release`.
 
-It takes the tag of the commit that is checked out, builds the sdist and from it the wheel, installs that wheel with the
-locked dependencies into a clean environment, and lets it answer a request there. Beside them it writes an SBOM of that
-environment (CycloneDX), attestations where there is an identity to sign with, and SHA256SUMS.
+It takes the tag of the commit that is checked out, builds the sdist, and from it the wheels: of `tierline`, and of each
+part that is a distribution of its own. Into one clean environment it installs `tierline` alone, into another all of
+them, with the locked dependencies, and lets each answer a request. Beside the wheels it writes an SBOM of both
+environments (CycloneDX), attestations where there is an identity to sign with, and SHA256SUMS.
 """
 
 from __future__ import annotations
@@ -15,18 +16,23 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from gateway.parts.standard import PARTS
 
 ROOT = Path(__file__).resolve().parents[1]
 _START_S = 120.0
 _EPILOG = """examples:
   git tag v0.2.0 && make release      build and prove 0.2.0, which CHANGELOG.md has to describe, into dist/
   make release ARGS="--out /tmp/0.2"  the same, into another folder
-  twine upload dist/tierline-0.2.0*   publish it; this is never done for you
+  twine upload dist/*.whl dist/*.gz   publish it; this is never done for you
 
 exit codes: 0 the release is built and proven, 1 it is not, 2 the checkout is not one to release"""
 
@@ -53,10 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     out = args.out.resolve()
     try:
         build(out, version)
-        with tempfile.TemporaryDirectory() as folder:
-            python = installed(out, Path(folder))
-            prove(python, version, Path(folder))
-            write_sbom(out / f"tierline-{version}.cdx.json", python, version)
+        for name, wheels, proof in (("base", "tierline-*.whl", prove_base), ("all", "*.whl", prove_all)):
+            with tempfile.TemporaryDirectory() as folder:
+                python = installed(name, sorted(out.glob(wheels)), Path(folder))
+                prove_version(python, version)
+                proof(python, Path(folder))
+                write_sbom(out / f"tierline-{name}-{version}.cdx.json", python, version)
         attest(out)
     except (subprocess.SubprocessError, OSError, AssertionError) as error:
         print(f"release: {error}", file=sys.stderr)
@@ -85,48 +93,92 @@ def releasable(root: Path, out: Path) -> str:
     return version
 
 
+def distributions() -> list[str]:
+    """Return the names of what is built, that of the base first."""
+    return ["tierline", *(part.distribution for part in PARTS if part.distribution != "tierline")]
+
+
 def build(out: Path, version: str) -> None:
-    """Build the sdist, and from it the wheel."""
-    _run(sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(ROOT))
+    """Build the sdist, and from it a wheel for each distribution."""
+    sdist = f"tierline-{version}"
+    _run(sys.executable, "-m", "build", "--no-isolation", "--sdist", "--outdir", str(out), str(ROOT))
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(out / f"{sdist}.tar.gz") as archive:
+            archive.extractall(folder)
+        for name in distributions():
+            source = Path(folder, sdist) if name == "tierline" else Path(folder, sdist, "packages", name)
+            _run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(out), str(source))
     built = {file.name for file in out.iterdir()}
-    wanted = {f"tierline-{version}.tar.gz", f"tierline-{version}-py3-none-any.whl"}
+    wheels = {f"{name.replace('-', '_')}-{version}-py3-none-any.whl" for name in distributions()}
+    wanted = {f"{sdist}.tar.gz", *wheels}
     assert built == wanted, f"built {', '.join(sorted(built))}, not {', '.join(sorted(wanted))}"
     _run(sys.executable, "-m", "twine", "check", "--strict", *(str(out / name) for name in built))
 
 
-def installed(out: Path, folder: Path) -> Path:
-    """Install the wheel, and what it needs by the locks, into a new environment; return its Python."""
+def installed(lock: str, wheels: Sequence[Path], folder: Path) -> Path:
+    """Install wheels, and what they need by a lock, into a new environment; return its Python."""
     _run(sys.executable, "-m", "venv", "--without-pip", str(folder / "venv"))
     python = folder / "venv" / "bin" / "python"
-    install = (sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps")
-    for lock in ("serve", "weights"):
-        _run(*install, "--require-hashes", "-r", str(ROOT / "requirements" / f"{lock}.lock"))
-    _run(*install, "--no-index", *(str(wheel) for wheel in out.glob("*.whl")))
+    pip = (sys.executable, "-m", "pip", "--python", str(python))
+    for locked in (lock, "weights"):
+        file = ROOT / "requirements" / f"{locked}.lock"
+        _run(*pip, "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(file))
+    _run(*pip, "install", "--quiet", "--no-deps", "--no-index", *map(str, wheels))
     return python
 
 
-def prove(python: Path, version: str, folder: Path) -> None:
-    """Ask the installed command for its version, and the scripted demo that it starts for an answer."""
-    command = str(python.with_name("tierline"))
-    said = subprocess.run([command, "--version"], cwd=folder, capture_output=True, text=True, check=True).stdout
-    assert said == f"tierline {version}\n", f"tierline --version says {said!r}"
-    state, log = folder / "state", folder / "demo.txt"
-    demo = [command, "demo", "--no-browser", "--minutes", "0.1", "--port", "0", "--console-port", "0"]
+def prove_version(python: Path, version: str) -> None:
+    """Ask the installed command for its version."""
+    said = _said(python, "--version")
+    assert said.stdout == f"tierline {version}\n", f"tierline --version says {said.stdout!r}"
+
+
+def prove_base(python: Path, folder: Path) -> None:
+    """Ask the base alone for an answer, and for a command of each part: it says what to install."""
+    trial = ROOT / "deploy" / "trial"
+    with _started(python, folder, "up", "--config", f"{trial}/tierline.yaml", "--policies", f"{trial}/policies") as up:
+        _ask(up)
+    for part in PARTS:
+        if part.distribution != "tierline":
+            said = _said(python, *part.commands[0].split())
+            assert f"pip install {part.distribution}\n" in said.stderr, f"{part.commands[0]} says {said.stderr!r}"
+
+
+def prove_all(python: Path, folder: Path) -> None:
+    """Ask the scripted demo for an answer, and its console for a page."""
+    demo = ("demo", "--no-browser", "--minutes", "0.1", "--console-port", "0")
+    with _started(python, folder, *demo) as up:
+        _ask(up)
+        assert b"<html" in _fetch(f"{up['console_url']}/now"), "no console"
+
+
+@contextmanager
+def _started(python: Path, folder: Path, *arguments: str) -> Iterator[dict[str, Any]]:
+    """Run a command that starts a gateway; yield what it says of it; end it."""
+    state, log = folder / "state", folder / "log.txt"
+    command = [str(python.with_name("tierline")), *arguments, "--port", "0", "--state", str(state)]
     with log.open("wb") as file:
-        process = subprocess.Popen([*demo, "--state", str(state)], cwd=folder, stdout=file, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(command, cwd=folder, stdout=file, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + _START_S
         while not (state / "up.json").exists():
-            assert process.poll() is None and time.monotonic() < until, f"the demo does not start:\n{log.read_text()}"
+            assert process.poll() is None and time.monotonic() < until, f"it does not start:\n{log.read_text()}"
             time.sleep(0.2)
-        up = json.loads((state / "up.json").read_text())
-        body = {"model": "chat", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
-        answer = json.loads(_fetch(f"{up['url']}/v1/chat/completions", json.dumps(body).encode()))
-        assert answer["choices"][0]["message"]["content"], f"no answer: {answer}"
-        assert b"<html" in _fetch(f"{up['console_url']}/now"), "no console"
+        yield json.loads((state / "up.json").read_text())
     finally:
         process.send_signal(signal.SIGINT)
         process.wait(60)
+
+
+def _ask(up: Mapping[str, Any]) -> None:
+    body = {"model": "chat", "messages": [{"role": "user", "content": "What is the capital of France?"}]}
+    answer = json.loads(_fetch(f"{up['url']}/v1/chat/completions", json.dumps(body).encode()))
+    assert answer["choices"][0]["message"]["content"], f"no answer: {answer}"
+
+
+def _said(python: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [str(python.with_name("tierline")), *arguments]
+    return subprocess.run(command, cwd=python.parent, capture_output=True, text=True, check=False)
 
 
 def write_sbom(file: Path, python: Path, version: str) -> None:
@@ -141,12 +193,12 @@ def write_sbom(file: Path, python: Path, version: str) -> None:
 
 
 def attest(out: Path) -> None:
-    """Sign the wheel and the sdist with the identity of the CI job that this runs in, and say so if there is none."""
+    """Sign the wheels and the sdist with the identity of the CI job that this runs in, and say so if there is none."""
     detect = "import sys; from sigstore.oidc import detect_credential; sys.exit(detect_credential() is None)"
     if subprocess.run([sys.executable, "-c", detect], check=False).returncode:
         print("No attestations are written: there is no identity to sign with outside a CI job that has one (OIDC).")
         return
-    files = sorted(str(file) for file in out.glob("tierline-*") if file.suffix in (".whl", ".gz"))
+    files = sorted(str(file) for file in out.iterdir() if file.suffix in (".whl", ".gz"))
     _run(sys.executable, "-m", "pypi_attestations", "sign", *files)
 
 

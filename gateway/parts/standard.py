@@ -1,5 +1,6 @@
 """List the parts: folders beside this file that can be deleted, and what does not work without them.
 
+Each comes with `tierline`, or is a distribution of its own, made from `packages/` by hatch_build.py.
 Plain data, read without importing a part. The core imports none (a contract in pyproject.toml), and serves without.
 """
 
@@ -18,6 +19,7 @@ class StandardPart(NamedTuple):
 
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
     those of other parts that do not run without it. `sections` are those of the config that only it reads.
+    `distribution` is what pip installs it as.
     """
 
     name: str
@@ -25,6 +27,7 @@ class StandardPart(NamedTuple):
     commands: tuple[str, ...]
     needed_by: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
+    distribution: str = "tierline"
 
     @property
     def folder(self) -> Path:
@@ -45,15 +48,22 @@ PARTS: Final = (
         ("ledger", "usage", "policy judge"),
         ("console", "top", "mcp", "learn", "policy replay", "policy plan"),
         ("ledger",),
+        "tierline-ledger",
     ),
     StandardPart(
         "lab",
         "policies before they are in force",
         ("policy test", "policy explain", "policy replay", "policy plan"),
         ("console", "mcp"),
+        distribution="tierline-lab",
     ),
-    StandardPart("fit", "fitting to your traffic", ("collect", "train", "learn", "calibrate", "eval")),
-    StandardPart("console", "watching", ("console", "top", "mcp"), (), ("console",)),
+    StandardPart(
+        "fit",
+        "fitting to your traffic",
+        ("collect", "train", "learn", "calibrate", "eval"),
+        distribution="tierline-fit",
+    ),
+    StandardPart("console", "watching", ("console", "top", "mcp"), ("demo",), ("console",), "tierline-console"),
 )
 
 
@@ -66,8 +76,12 @@ def module_of_command(command: str) -> str | None:
 
 
 def part_missing_for(command: str) -> StandardPart | None:
-    """Return a part that a command, such as `usage` or `policy test`, needs and this installation lacks."""
-    return next((part for part in PARTS if command in part.commands + part.needed_by and not part.installed), None)
+    """Return a part that a command, such as `usage` or `policy test`, needs and this installation lacks; first its own.
+
+    The distribution of its own brings the others.
+    """
+    missing = [part for part in PARTS if command in part.commands + part.needed_by and not part.installed]
+    return max(missing, key=lambda part: command in part.commands, default=None)
 
 
 def part_missing_of(module: str) -> StandardPart | None:
@@ -83,4 +97,4 @@ def part_missing_for_section(section: str) -> StandardPart | None:
 
 def lacking(what: str, part: StandardPart) -> str:
     """Return what to tell whoever uses something of a part that this installation lacks."""
-    return f"{what} needs the part {part.name}, which this installation was made without; the whole of tierline has it"
+    return f"{what} needs the part {part.name}, which is not installed: pip install {part.distribution}"
