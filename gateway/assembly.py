@@ -51,11 +51,11 @@ from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, key_digest
 from gateway.keys.identities import Identities
-from gateway.keys.kept_keys import KeptKeys, file_in
+from gateway.keys.kept_keys import KeptKeys, copy_file
 from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
-from gateway.quotas.alerts import BudgetAlerts, key_of
+from gateway.quotas.alerts import BudgetAlerts, webhook_key
 from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.spent_copies import SpentCopies
 from gateway.registry import last_good
@@ -71,7 +71,7 @@ from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry, exporter_from_environment, meter_from_environment
 from gateway.tiers import Tier
-from gateway.tiers.build import build_tiers, endpoints_of, identity_for
+from gateway.tiers.build import build_tiers, endpoints_of, new_identity
 from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
@@ -278,7 +278,7 @@ def _service(config: ServiceConfig) -> ServiceClient:
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
         kind=config.kind,
-        identity=identity_for(config.auth),
+        identity=new_identity(config.auth),
     )
 
 
@@ -297,7 +297,7 @@ def _counter(config: BackendConfig) -> TokenCounter:
         max_reply=config.max_reply,
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
-        identity=identity_for(config.auth),
+        identity=new_identity(config.auth),
     )
     key = config.key.get_secret_value() if config.key is not None else None
     return TokenCounter(service, model=config.model, key=key, maker=config.maker())
@@ -446,7 +446,7 @@ async def _ping(store: Store) -> None:
 def _alerts(steps: Steps) -> BudgetAlerts:
     """Return what tells of the budgets that this worker spends from."""
     config = steps.deployment.alerts
-    secret = b"" if config.secret is None else key_of(config.secret.get_secret_value())
+    secret = b"" if config.secret is None else webhook_key(config.secret.get_secret_value())
     alerts = BudgetAlerts(
         steps.store, steps.metrics.alert, shares=config.shares, webhook=config.webhook or "", secret=secret
     )
@@ -509,7 +509,7 @@ def _store(deployment: Deployment) -> Store:
 
 def _keys(deployment: Deployment, store: Store) -> KnownKeys:
     url = deployment.store.url
-    kept = None if url is None else KeptKeys(file_in(deployment.embedding.state, url))
+    kept = None if url is None else KeptKeys(copy_file(deployment.embedding.state, url))
     owners = configured_owners(deployment.teams, deployment.tenants)
     return KnownKeys(KeyRegistry(store), secret_of(), owners, kept, team_of=deployment.team_of)
 

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.caching.replay import replay
+from gateway.caching.replay import replay_hit
 from gateway.errors import CacheOnlyMiss
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
     plan = await steps.exact_cache.plan(request)
     coalesced = steps.coalescer.accept(request, plan)  # None for a request that must not share its answer
     if hit := await steps.exact_cache.find(request, plan, coalesced):  # 5
-        return replay(request, hit)
+        return replay_hit(request, hit)
     with await steps.coalescer.enter(coalesced) as shared:  # 5: follow an answer under way, or lead
         if shared.reply is not None:
             return shared.reply
@@ -46,7 +46,7 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
                 early.beside_check()
             if hit := await steps.semantic_cache.find(request, plan, near):  # 7
                 await early.aclose()  # the head of a stream says what the request cost
-                return shared.publish(replay(request, hit), hit)
+                return shared.publish(replay_hit(request, hit), hit)
             if request.options.cache.only_if_cached:
                 raise CacheOnlyMiss("There is no stored answer to this request.")
             if request.hold is not None and early.run is None:

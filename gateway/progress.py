@@ -38,6 +38,6 @@ def silent(_stage: str, _done: int, _total: int, /) -> None:
     """Ignore the progress."""
 
 
-def part_of(on_progress: OnProgress, number: int, parts: int) -> OnProgress:
+def part_progress(on_progress: OnProgress, number: int, parts: int) -> OnProgress:
     """Return a callback for part `number` of several equal parts of the work, so that all parts share one bar."""
     return lambda stage, done, total: on_progress(stage, number * total + done, parts * total)

@@ -24,13 +24,13 @@ def version() -> str:
     """Return the version, by PEP 440."""
     root = Path(__file__).resolve().parents[1]
     if (root / "CHANGELOG.md").is_file():
-        return version_of(root)
+        return package_version(root)
     from importlib.metadata import version  # slow to import
 
     return version("tierline")
 
 
-def version_of(root: Path) -> str:
+def package_version(root: Path) -> str:
     """Return the version of a checkout, an unpacked archive of the repository, or an unpacked sdist."""
     if (info := root / "PKG-INFO").is_file():
         return re.findall(r"^Version: (.+)$", info.read_text("utf-8"), re.MULTILINE)[0]  # type: ignore[no-any-return]

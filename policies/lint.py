@@ -14,7 +14,7 @@ from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
 from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, can_occur
 from policies.quantities import write_duration, write_share
-from policies.yaml_source import written
+from policies.yaml_source import yaml_text
 
 _ROUNDING_S = 1e-9
 _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")
@@ -27,7 +27,7 @@ def faults(policy: Rules) -> list[Finding]:
         for dead, start in _dead(rule, ranges):
             message = f"{dead.source!r} can never hold: {_named(dead, ranges)}"
             share = _as_share(rule, dead, start, ranges)
-            mend, edits = (f"write {share!r}", (Edit(at, written(share)),)) if share else without_rule(policy, at)
+            mend, edits = (f"write {share!r}", (Edit(at, yaml_text(share)),)) if share else without_rule(policy, at)
             findings.append(Finding(at, message, "T205", mend, edits, start))
     if policy.learn is not None and policy.learn.apply == "canary" and policy.rollout is None:
         at = ("learn", "apply")
@@ -116,11 +116,11 @@ def _switching_is_weighed(policy: Rules) -> Iterator[Finding]:
 def _checks_are_whole(policy: Rules) -> Iterator[Finding]:
     invalid, at = policy.escalate.when.invalid, ("escalate", "when", "invalid")
     if "json_schema" in invalid and "json" not in invalid:
-        mended = written(sorted([*invalid, "json"]))
+        mended = yaml_text(sorted([*invalid, "json"]))
         message = "json is left out: answers that were asked to be JSON without a schema are never parsed"
         yield Finding(at, message, "T404", f"write {mended}", (Edit(at, mended),))
     if "tool_args" in invalid and "tool_calls" not in invalid:
-        mended = written(sorted([*invalid, "tool_calls"]))
+        mended = yaml_text(sorted([*invalid, "tool_calls"]))
         message = "tool_calls is left out: a call of a tool that was not offered, or one written as text, is accepted"
         yield Finding(at, message, "T408", f"write {mended}", (Edit(at, mended),))
 
@@ -404,7 +404,7 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
     exact, semantic = policy.cache.exact, policy.cache.semantic
     if semantic is not None and exact is None:
         message = "there is no exact cache, so even equal requests pay for an embedding"
-        ttl = written({"ttl": write_duration(semantic.ttl)})
+        ttl = yaml_text({"ttl": write_duration(semantic.ttl)})
         yield Finding(("cache", "semantic"), message, "T501", f"add exact: {ttl}", (Edit(("cache", "exact"), ttl),))
     if semantic is not None and exact is not None and semantic.ttl > exact.ttl > 0:
         at: KeyPath = ("cache", "semantic", "ttl")

@@ -14,7 +14,7 @@ import yaml
 
 from policies.edit import CannotEdit, node_at, with_value
 from policies.errors import ConfigError, Edit, KeyPath, dotted
-from policies.yaml_source import parse_yaml, written
+from policies.yaml_source import parse_yaml, yaml_text
 
 _NOWHERE = Path()
 
@@ -85,7 +85,7 @@ def _filled(value: Any) -> Any:
 
 def _renamed(text: str, path: KeyPath, name: str) -> str:
     key, _ = _entry(text, path)
-    return text[: key.start_mark.index] + written(name) + text[key.end_mark.index :]
+    return text[: key.start_mark.index] + yaml_text(name) + text[key.end_mark.index :]
 
 
 def _with(text: str, path: KeyPath, value: str) -> str:
@@ -101,19 +101,19 @@ def _with(text: str, path: KeyPath, value: str) -> str:
     *above, last = path
     section = node_at(text, tuple(above))
     if section is None or (isinstance(section, yaml.ScalarNode) and not section.value):
-        return _with(text, tuple(above), f"{{{written(last)}: {value}}}")
+        return _with(text, tuple(above), f"{{{yaml_text(last)}: {value}}}")
     if not isinstance(section, yaml.MappingNode):
         raise CannotEdit(f"{dotted(path)}: {dotted(tuple(above))} holds no keys")
     if not section.value:
         end = section.end_mark.index - 1
-        return f"{text[:end]}{written(last)}: {value}{text[end:]}"
+        return f"{text[:end]}{yaml_text(last)}: {value}{text[end:]}"
     end = _end_of(text, section.value[-1][1])
     if section.flow_style:
-        return f"{text[:end]}, {written(last)}: {value}{text[end:]}"
+        return f"{text[:end]}, {yaml_text(last)}: {value}{text[end:]}"
     line_end = text.find("\n", end)
     line_end = len(text) if line_end < 0 else line_end
     indent = " " * section.value[0][0].start_mark.column
-    return f"{text[:line_end]}\n{indent}{written(last)}: {value}{text[line_end:]}"
+    return f"{text[:line_end]}\n{indent}{yaml_text(last)}: {value}{text[line_end:]}"
 
 
 def _without(text: str, path: KeyPath) -> str:

@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean, dotted
 from policies.expression import Expression, ExpressionError
 from policies.quantities import UNIT_SECONDS, read_duration, read_number, read_share
-from policies.yaml_source import Document, written
+from policies.yaml_source import Document, yaml_text
 
 
 def rule(value: object) -> Expression:
@@ -201,7 +201,7 @@ def _instead(  # noqa: PLR0912  # one list of mistakes
     number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
     new: str | None = None
     if isinstance(error, ExpressionError):
-        new = None if error.instead is None else written(error.instead)
+        new = None if error.instead is None else yaml_text(error.instead)
     elif kind in ("literal_error", "enum"):
         near = get_close_matches(text, re.findall(r"'([^']*)'", context.get("expected", "")), n=1)
         if not near:
@@ -226,7 +226,7 @@ def _instead(  # noqa: PLR0912  # one list of mistakes
     elif number is not None and kind == "int_from_float":
         new = str(round(number))
     elif _PLAIN_WORDS.get(kind) == _LIST and isinstance(value, str | int | float):
-        new = f"[{written(value)}]"
+        new = f"[{yaml_text(value)}]"
     elif kind == "string_type" and number is not None:
         new = f'"{value}"'
     elif kind == "string_pattern_mismatch":

@@ -108,12 +108,12 @@ def _in_raw(raw: Any, at: int) -> int:
 _PLAIN = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_ .%<>=!+()/-]*[A-Za-z0-9_.%)])?$")
 
 
-def written(value: Any) -> str:
+def yaml_text(value: Any) -> str:
     """Return a plain value as YAML in flow style, on one line; `read_yaml` reads the same value from it."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{written(key)}: {written(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{yaml_text(key)}: {yaml_text(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(written, value)) + "]"
+        return "[" + ", ".join(map(yaml_text, value)) + "]"
     if isinstance(value, str):
         plain = _PLAIN.match(value) and not any(pattern.match(value) for pattern, _ in _CORE_SCHEMA)
         return value if plain else json.dumps(value, ensure_ascii=False)

@@ -23,7 +23,7 @@ from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import DeployedTier, Policy
 from routing.decide import DecisionInput
-from routing.decision_record import Record, TierFacts, facts_of, input_of
+from routing.decision_record import Record, TierFacts, input_of, tier_facts
 
 _VERSION: Final = 1
 _ID_LENGTH: Final = 16
@@ -87,7 +87,7 @@ class DecisionBasis:
 
 def basis_of(policy: Policy, given: DecisionInput, artefacts: Mapping[str, str]) -> DecisionBasis:
     """Return the basis of a decision by this policy."""
-    return DecisionBasis(policy, facts_of(given.health), artefacts)
+    return DecisionBasis(policy, tier_facts(given.health), artefacts)
 
 
 def _as_json(tier: DeployedTier | TierFacts) -> dict[str, Any]:

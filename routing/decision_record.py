@@ -76,7 +76,7 @@ class TierFacts:
     context: int | None
 
 
-def facts_of(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
+def tier_facts(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
     """Return the facts of these tiers, in their order."""
     return tuple([TierFacts(tier.name, tier.capabilities, tier.endpoints, tier.context) for tier in health.values()])
 

@@ -58,7 +58,7 @@ class ServedPairs:
     precision: Figure
 
 
-def share(count: int, n: int) -> Figure:
+def share_shown(count: int, n: int) -> Figure:
     """Return `count` of `n` cases with its score interval."""
     if n == 0:
         return Figure(None, 0.0, 1.0, 0)
@@ -71,9 +71,9 @@ def served_of(out: Flags, same: Flags) -> ServedPairs:
     """
     right = int((out & same).sum())
     return ServedPairs(
-        share(right, int(same.sum())),
-        share(int((out & ~same).sum()), int((~same).sum())),
-        share(right, int(out.sum())),
+        share_shown(right, int(same.sum())),
+        share_shown(int((out & ~same).sum()), int((~same).sum())),
+        share_shown(right, int(out.sum())),
     )
 
 
@@ -89,9 +89,9 @@ def best_within(scores: Floats, same: Flags, most_wrong: float) -> tuple[Figure,
     right, wrong = np.cumsum(truth), np.cumsum(~truth)
     fits = np.flatnonzero(last & (wrong <= most_wrong * max(1, int((~same).sum()))))
     if not len(fits):
-        return share(0, int(same.sum())), math.inf
+        return share_shown(0, int(same.sum())), math.inf
     at = int(fits[np.argmax(right[fits])])
-    return share(int(right[at]), int(same.sum())), float(ranked[at])
+    return share_shown(int(right[at]), int(same.sum())), float(ranked[at])
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +139,11 @@ class Stages:
     def scores(self, pairs: Sequence[Pair], on_progress: OnProgress = silent) -> list[float]:
         """Return the cross-encoder's scores."""
         if self._scorer is not None:
-            self._scored |= read_pairs(self._scorer, [pair for pair in pairs if pair not in self._scored], on_progress)
+            self._scored |= pair_scores(self._scorer, [pair for pair in pairs if pair not in self._scored], on_progress)
         return [self._scored[pair] for pair in pairs]
 
 
-def read_pairs(scorer: TextPairScorer, pairs: Sequence[Pair], on_progress: OnProgress) -> dict[Pair, float]:
+def pair_scores(scorer: TextPairScorer, pairs: Sequence[Pair], on_progress: OnProgress) -> dict[Pair, float]:
     """Return the cross-encoder's score of each different pair."""
     ordered = sorted(dict.fromkeys(pairs), key=lambda pair: len(pair[0]) + len(pair[1]))  # padding costs as words do
     scores: dict[Pair, float] = {}

@@ -35,8 +35,8 @@ from gateway.progress import OnProgress
 from gateway.report import Report, table
 from routing.embedding.embedder import Embedder, load_embedder
 from tools import command
-from tools.cache_stages import read_pairs, share
-from tools.cross_encoder_data import left_out
+from tools.cache_stages import pair_scores, share_shown
+from tools.cross_encoder_data import is_kept_out
 from tools.question_families import FamilyPair, QuestionFamily, add_families_flag, family_pairs, read_families
 from tools.served_shares import least_threshold, served_shares
 
@@ -73,7 +73,7 @@ def choose_thresholds(
     sheet, model = folder / SHEET, CrossEncoder.load(folder)
     if model.strict is None:
         raise DataError(f"{sheet}: not there; it gets the thresholds")
-    aside = [family for family in families if is_read(family, model) and left_out(family.name)]
+    aside = [family for family in families if is_read(family, model) and is_kept_out(family.name)]
     pairs = list(dict.fromkeys(family_pairs(aside, count, Random(0))))  # noqa: S311  (no secret)
     same = np.array([pair.same_answer for pair in pairs], np.bool_)
     if min(int(same.sum()), int((~same).sum())) < _FEWEST:
@@ -168,7 +168,7 @@ def denied_up_to(same: Floats, same_answer: float) -> float:
 
 def _scores(model: CrossEncoder, pairs: Sequence[FamilyPair], on_progress: OnProgress) -> Floats:
     texts = [(pair.a, pair.b) for pair in pairs]
-    read = read_pairs(model, [*texts, *((b, a) for a, b in texts)], on_progress)
+    read = pair_scores(model, [*texts, *((b, a) for a, b in texts)], on_progress)
     return np.array([min(read[a, b], read[b, a]) for a, b in texts])
 
 
@@ -193,10 +193,10 @@ def _choose(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     ):
         shown.add_row(name, f"{threshold:.3f}", f"{shares['served']:.1%}", f"{shares['wrong']:.1%}")
     counted = table("answers of desks", "the same", "called different", "others", "called different ")
-    counted.add_row("all", f"{errors.same:,}", str(share(errors.false_alarms, errors.same)), f"{errors.other:,}",
-                    str(share(errors.found, errors.other)))  # fmt: skip
+    counted.add_row("all", f"{errors.same:,}", str(share_shown(errors.false_alarms, errors.same)), f"{errors.other:,}",
+                    str(share_shown(errors.found, errors.other)))  # fmt: skip
     for language, (found, other) in errors.by_language.items():
-        counted.add_row(language, "", "", f"{other:,}", str(share(found, other)))
+        counted.add_row(language, "", "", f"{other:,}", str(share_shown(found, other)))
     values = {
         SAME_ANSWER: chosen.same_answer,
         OTHER_ANSWER: chosen.other_answer,

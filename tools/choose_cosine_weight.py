@@ -28,8 +28,8 @@ from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import load_embedder
 from tools import command
-from tools.cache_stages import read_pairs
-from tools.cross_encoder_data import left_out, refused
+from tools.cache_stages import pair_scores
+from tools.cross_encoder_data import is_kept_out, refused
 from tools.question_families import QuestionFamily, add_families_flag, questions_of, read_families
 from tools.question_pairs import Embed, QuestionPair
 
@@ -68,11 +68,11 @@ def choose_weights(
     model = CrossEncoder.load(folder)
     if model.strict is None:
         raise DataError(f"{sheet}: not there; the weight is chosen above the threshold that it states")
-    aside = [family for family in families if left_out(family.name)]
+    aside = [family for family in families if is_kept_out(family.name)]
     chosen = {}
     for name, embed in encoders.items():
         pairs, cosines = near_pairs(aside, embed)
-        scores = read_pairs(model, [(pair.a, pair.b) for pair in pairs], on_progress)
+        scores = pair_scores(model, [(pair.a, pair.b) for pair in pairs], on_progress)
         read = np.array([scores[pair.a, pair.b] for pair in pairs])
         same = np.array([pair.same_answer for pair in pairs], np.bool_)
         chosen[name] = chosen_weight(read, cosines, same, model.strict)

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from safetensors.numpy import save
 
-from cache.text.typos import SHEET, Level, table_of
+from cache.text.typos import SHEET, Level, word_table
 from gateway.cli.flags import add_json_flag
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
@@ -82,7 +82,7 @@ def collect(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     for number, code in enumerate(_LANGUAGES):
         on_progress("collecting", number, len(_LANGUAGES))
         words = levels(code, _frequent(code), _listed(code), scowl if code == "en" else frozenset())
-        tables[code] = table_of(words)
+        tables[code] = word_table(words)
         count = Counter(words.values())
         counts[code] = {level.name.lower(): count[level] for level in Level if level >= Level.SEEN}
         shown.add_row(code, *(f"{count:,}" for count in counts[code].values()))

@@ -129,7 +129,7 @@ def finish(
     return CrossEncoderFit(model, strict, offsets, figures)
 
 
-def save(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Mapping[str, Any]) -> str:
+def save_encoder(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Mapping[str, Any]) -> str:
     """Write what `CrossEncoder.load` reads, and the data sheet beside it. Return the SHA-256 of the model.
 
     Raises DataError where the model would read no language, or one of which `languages.toml` names no script; OSError.

@@ -112,8 +112,8 @@ def parted(
     Raises DataError for a language of which no family is left out: nobody would know how its pairs are judged.
     """
     fitted, checked = _parted_pairs([pair for pair in pairs if max(len(pair.a), len(pair.b)) <= _LONGEST])
-    aside = [family for family in families if left_out(family.name)]
-    used = [family for family in families if not left_out(family.name)]
+    aside = [family for family in families if is_kept_out(family.name)]
+    used = [family for family in families if not is_kept_out(family.name)]
     seen = {text for pair in checked for text in (pair.a, pair.b)}
     rng = Random(0)  # noqa: S311  (no secret)
     questions: list[str] = []
@@ -154,7 +154,7 @@ def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], li
             names[cluster] = min(text, names.get(cluster, text))
         for pair in own:
             parts = [pair.group] if by_group else [names.get(clusters.get(text, -1), text) for text in (pair.a, pair.b)]
-            aside = [left_out(part) for part in parts]
+            aside = [is_kept_out(part) for part in parts]
             if all(aside):
                 checked.append(pair)
             elif not any(aside):
@@ -167,12 +167,12 @@ def read_languages() -> dict[str, dict[str, list[str]]]:
     return tomllib.loads(LANGUAGES.read_text(encoding="utf-8"))
 
 
-def left_out(name: str) -> bool:
+def is_kept_out(name: str) -> bool:
     """Return whether the family, group or topic of this name is left out of the training."""
     return zlib.crc32(name.encode()) % _LEFT_OUT == 0
 
 
-def counted(pairs: Sequence[QuestionPair]) -> dict[str, int]:
+def pair_counts(pairs: Sequence[QuestionPair]) -> dict[str, int]:
     """Return the number of pairs of each data set."""
     counts: dict[str, int] = defaultdict(int)
     for pair in pairs:

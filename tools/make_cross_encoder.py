@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from cache.semantic.cross_encoder import SHEET
 from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag
-from gateway.parts.fit.datasets import digest_of
+from gateway.parts.fit.datasets import file_digest
 from gateway.parts.fit.training.sheet import Remade
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report
@@ -108,13 +108,13 @@ def make_cross_encoder(args: argparse.Namespace, remade: Remade, on_progress: On
             "texts", [names, size.texts], lambda: _collect(names, size.texts, packages, texts, on_progress), texts
         )
     recipe = BaseRecipe(size.pieces, size.layers, size.steps, size.batch, args.seed, args.device)
-    made_with = [digest_of(texts), _without_device(recipe)]
+    made_with = [file_digest(texts), _without_device(recipe)]
     steps.run("base", made_with, lambda: make_base(texts, recipe, base, on_progress), base / WEIGHTS)
     inputs = CrossEncoderInputs(args.data, args.families, args.check, texts, base)
     pairs = CrossEncoderRecipe(
         size.pairs, size.runs, size.tokens, size.learning_rate, args.seed, args.device, size.checked
     )
-    read = [digest_of(path) for path in (*args.data, *args.check, *sorted(args.families.rglob("*.toml")))]
+    read = [file_digest(path) for path in (*args.data, *args.check, *sorted(args.families.rglob("*.toml")))]
     steps.run(
         "train",
         [read, _without_device(pairs)],

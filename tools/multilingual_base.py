@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 
 from cache.text.languages import ENGLISH
 from gateway.cli.flags import add_json_flag, add_seed_flag, whole
-from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.progress import OnProgress
 from gateway.report import Report, table
@@ -109,7 +109,7 @@ def make_base(texts: Path, recipe: BaseRecipe, out: Path, on_progress: OnProgres
     sheet = {
         "recipe": {name: value for name, value in asdict(recipe).items() if name != "device"},
         "models": MODELS,
-        "texts": {"file": texts.name, "sha256": digest_of(texts), "licences": LICENCES},
+        "texts": {"file": texts.name, "sha256": file_digest(texts), "licences": LICENCES},
         "of": dict(sorted(Counter(translation.language for translation in translations).items())),
         "pieces_of_both": vocabulary.in_both,
         "english_found": found,

@@ -25,7 +25,7 @@ from safetensors.numpy import load_file, save_file
 from cache.semantic.cross_encoder import SHEET
 from cache.text.languages import ENGLISH
 from gateway.cli.flags import add_json_flag, add_seed_flag, share_number, whole
-from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
@@ -39,10 +39,10 @@ from tools.cross_encoder_artefact import (
     CrossEncoderFit,
     finish,
     pair_encoder,
-    save,
+    save_encoder,
     table_of_served,
 )
-from tools.cross_encoder_data import PairSource, counted, parted
+from tools.cross_encoder_data import PairSource, pair_counts, parted
 from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, half_precision, weights_of
 from tools.package_texts import read_texts
 from tools.question_families import add_families_flag, read_families
@@ -127,17 +127,17 @@ def train_cross_encoder(
     facts = {
         "base": json.loads((inputs.start / _FACTS).read_bytes()) if (inputs.start / _FACTS).is_file() else None,
         "trained_on": [
-            *({"file": path.name, "sha256": digest_of(path)} for path in inputs.data),
+            *({"file": path.name, "sha256": file_digest(path)} for path in inputs.data),
             {"families": [path.name for path in sorted(inputs.families.glob("*.toml"))], "used": len(source.families)},
-            *({"texts": path.name, "sha256": digest_of(path)} for path in (inputs.texts,) if path),
+            *({"texts": path.name, "sha256": file_digest(path)} for path in (inputs.texts,) if path),
         ],
-        "checked_by": [{"file": path.name, "sha256": digest_of(path)} for path in inputs.check],
+        "checked_by": [{"file": path.name, "sha256": file_digest(path)} for path in inputs.check],
         "went_on_from": _command_of(inputs.start / SHEET),
-        "pairs": {"runs": recipe.runs, "each": recipe.pairs, "of": counted(source.epoch(_CHUNK, 0))},
+        "pairs": {"runs": recipe.runs, "each": recipe.pairs, "of": pair_counts(source.epoch(_CHUNK, 0))},
         "left_out": "one in eight of the families; of the groups, or where they are few of the clusters of paraphrases",
     }
     what = "P(the answer to one question serves another), by reading both together"
-    digest = save(fit, tokenizer, out, data_sheet(what, facts, remade))
+    digest = save_encoder(fit, tokenizer, out, data_sheet(what, facts, remade))
     for number in range(recipe.runs):
         (out / _RUN.format(number)).unlink(missing_ok=True)
     return fit, digest

@@ -25,7 +25,7 @@ from safetensors.numpy import save
 
 from cache.text.languages import BUCKETS, ENGLISH, groups_of_letters
 from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
-from gateway.parts.fit.datasets import DataError, digest_of
+from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
@@ -75,7 +75,7 @@ def _windows(texts: Sequence[str], count: int, rng: Random) -> list[NDArray[np.i
     return made
 
 
-def train(
+def language_tensors(
     texts: Mapping[str, Sequence[str]], seed: int, on_progress: OnProgress
 ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Return the tensors of the artefact, and by language the share of held-out windows that is told rightly."""
@@ -139,11 +139,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         texts = texts_by_language(args.texts, args.seed)
         if ENGLISH not in texts:
             raise DataError(f"{args.texts}: too few texts; name more packages for tools.package_texts")
-        tensors, told = train(texts, args.seed, on_progress)
+        tensors, told = language_tensors(texts, args.seed, on_progress)
         data = save(tensors)
         facts = {
             "trained_on": [
-                {"file": args.texts.name, "sha256": digest_of(args.texts), "licence": "see tools/package_texts.py"},
+                {"file": args.texts.name, "sha256": file_digest(args.texts), "licence": "see tools/package_texts.py"},
                 {"families": "tools/families", "licence": "Tierline's own"},
             ],
             "languages": list(texts),

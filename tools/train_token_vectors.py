@@ -80,7 +80,7 @@ class _Bags:
         return total / norms, norms
 
 
-def fitted(
+def fitted_vectors(
     vectors: Table, drawn: Sequence[Pairs], steps: int, rng: np.random.Generator, on_progress: OnProgress
 ) -> None:
     """Fit the table in place. Each step takes a batch of one of the lists, which are drawn alike."""
@@ -165,7 +165,7 @@ def found_among(vectors: Table, pairs: Pairs, others: Sequence[Pieces]) -> float
     return float(((near > own[:, None] + 1e-6).sum(axis=1) < _NEAREST).mean())
 
 
-def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remade, on_progress: OnProgress) -> Any:
+def refit(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remade, on_progress: OnProgress) -> Any:
     """Fit the vectors, write them to the cross-encoder's folder and return their data sheet.
 
     Raises DataError, LibraryMissing, OSError.
@@ -193,7 +193,7 @@ def train(folder: Path, texts: Path | None, steps: int, seed: int, remade: Remad
         drawn += [translated] * max(1, round(len(drawn) * _OF_TEXTS / (1 - _OF_TEXTS)))
     with one_thread():
         vectors = first_vectors(word_vectors(folder), [text for of in asked.values() for text in of])
-        fitted(vectors, drawn, steps, np.random.default_rng(seed), on_progress)
+        fitted_vectors(vectors, drawn, steps, np.random.default_rng(seed), on_progress)
         held = family_pairs_of(left_out, tokenizer, 2, draw)
         figures = {
             language: {"n": len(of), "found": round(found_among(vectors, of, asked[language]), 4)}
@@ -231,7 +231,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         remade = Remade((*parser.prog.split(), "--steps", str(args.steps)), tuple(args.note or ()))
-        sheet = train(args.cross_encoder, args.texts, args.steps, args.seed, remade, on_progress)
+        sheet = refit(args.cross_encoder, args.texts, args.steps, args.seed, remade, on_progress)
         made = table("language", "pairs of families left out", "found among five")
         figures: Mapping[str, Any] = sheet["figures"]["families_left_out"]
         for language, figure in figures.items():

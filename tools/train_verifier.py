@@ -71,7 +71,7 @@ class PairTable:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """The fit that `save` writes: the verifier's arrays, the strict threshold, and the figures of the data sheet."""
+    """What `save_verifier` writes: the verifier's arrays, the strict threshold, and the data sheet's figures."""
 
     tensors: dict[str, NDArray[Any]]
     strict: float
@@ -105,7 +105,7 @@ def train_verifier(
     # In order of length, because a batch takes as long as its longest text.
     vectors.embed(sorted({text for pair in pairs for text in (pair.a, pair.b)}, key=len))
     cosines = [float(np.dot(*vectors.embed([pair.a, pair.b]))) for pair in pairs]
-    fitted = fit(tabulated(pairs, cosines, VerifierWords.load(out.parent / WORDS), names), seed, on_progress)
+    fitted = fit_verifier(tabulated(pairs, cosines, VerifierWords.load(out.parent / WORDS), names), seed, on_progress)
     counts = {name: sum(pair.dataset == name for pair in pairs) for name in sorted({pair.dataset for pair in pairs})}
     facts = {
         "encoder": embedder.name,
@@ -114,7 +114,7 @@ def train_verifier(
         "pairs": {"read": len(labelled), "used": counts},
     }
     what = "P(the answer to one question serves another), from how alike they are and what differs between them"
-    digest = save(fitted, out, data_sheet(what, facts, remade))
+    digest = save_verifier(fitted, out, data_sheet(what, facts, remade))
     Verifier.load(out)
     return fitted, digest
 
@@ -182,7 +182,7 @@ def _fold_of(name: str) -> int:
     return hashlib.blake2b(name.encode(), digest_size=2).digest()[0] % _FOLDS
 
 
-def fit(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
+def fit_verifier(table: PairTable, seed: int, on_progress: OnProgress) -> Fitted:
     """Fit on all pairs; calibration, threshold and figures come from fits that left some out.
 
     Raises LibraryMissing.
@@ -286,7 +286,7 @@ def _arrays(model: Any) -> dict[str, NDArray[Any]]:
     }  # fmt: skip
 
 
-def save(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
+def save_verifier(fitted: Fitted, folder: Path, sheet: Mapping[str, Any]) -> str:
     """Write the artefact's two files; return the SHA-256 of the tensors. Raises OSError."""
     from safetensors.numpy import save as packed
 

@@ -28,7 +28,7 @@ from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from tools import command
-from tools.volatile_texts import SHIPPED, LabelledText, read_texts, texts_of_families
+from tools.volatile_texts import SHIPPED, LabelledText, filled_texts, texts_of_families
 
 _BITS: Final = 20
 _FOLDS: Final = 5
@@ -50,7 +50,7 @@ class _Sentences:
         for number, labelled in enumerate(texts):
             sentences, count = sentences_of(labelled.text)
             for sentence in sentences:
-                of, worth = features(labelled.text, sentence, count, _BITS)
+                of, worth = sentence_rows(labelled.text, sentence, count, _BITS)
                 rows += [len(owner)] * len(of)
                 columns += of
                 values += worth
@@ -65,7 +65,7 @@ class _Sentences:
         return best
 
 
-def features(text: str, sentence: str, count: int, bits: int) -> tuple[list[int], list[float]]:
+def sentence_rows(text: str, sentence: str, count: int, bits: int) -> tuple[list[int], list[float]]:
     """Return the rows of a sentence's features and the value of each, as the head weighs them."""
     tokens = [token(word, bits) for word in TOKEN.findall(sentence)]
     scale = max(1.0, sum(piece.size for piece in tokens)) ** -0.5
@@ -82,7 +82,7 @@ def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress
     Raises DataError, LibraryMissing, OSError.
     """
     require("sklearn", "fitting needs scikit-learn")
-    own = read_texts(SHIPPED, _FILLINGS, seed, around=True)
+    own = filled_texts(SHIPPED, _FILLINGS, seed, around=True)
     others = texts_of_families(seed, _OF_FAMILIES)
     texts = [*own, *others]
     sentences = _Sentences(texts)

@@ -49,7 +49,7 @@ class LabelledText:
         return self.label != "never"
 
 
-def read_texts(folder: Path, fillings: int, seed: int, *, around: bool = False) -> list[LabelledText]:
+def filled_texts(folder: Path, fillings: int, seed: int, *, around: bool = False) -> list[LabelledText]:
     """Return the texts of all files in a folder, each line with `fillings` choices of its slots. Raises DataError.
 
     With `around`, each line comes once more between other sentences.

@@ -70,7 +70,7 @@ class RequestFacts(Protocol):
     def stream(self) -> bool: ...
 
 
-def rule_values(body: Mapping[str, Any], facts: RequestFacts) -> dict[str, Any]:
+def never_values(body: Mapping[str, Any], facts: RequestFacts) -> dict[str, Any]:
     """Return the values for `cache.never` rules, except `volatile`; None where the request does not set one."""
     return {
         "tools": facts.has_tools,
@@ -92,7 +92,7 @@ def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: RequestFact
     if policy.exact is None and policy.semantic is None:
         return "policy"
     if policy.never:
-        values = rule_values(body, facts)
+        values = never_values(body, facts)
         for rule in policy.never:
             if _VOLATILE in rule.names and _VOLATILE not in values:
                 values[_VOLATILE] = is_volatile(facts.text)

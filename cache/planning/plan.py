@@ -33,7 +33,7 @@ import orjson
 from cache.entry import NO_DEMANDS, Demands
 from cache.planning import eligibility
 from cache.planning.conversation import conversation_of
-from cache.planning.volatile import shipped_head
+from cache.planning.volatile import volatile_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
@@ -274,7 +274,7 @@ class Planner:
         self.secret = secret if len(secret) <= _SECRET_BYTES else blake2b(secret).digest()
         self.scopes = Scopes(self.secret, teams, generation)
         # Their files are read now rather than by the first request.
-        shipped_head()
+        volatile_head()
         load_languages()
         load_words()
         lexicons()

@@ -202,7 +202,7 @@ class VolatileHead:
 
 
 @lru_cache(maxsize=1)
-def shipped_head() -> VolatileHead:
+def volatile_head() -> VolatileHead:
     """Return the head that ships, read once. Raises VolatileError."""
     return VolatileHead.load()
 
@@ -210,5 +210,5 @@ def shipped_head() -> VolatileHead:
 @lru_cache(maxsize=1_024)
 def is_volatile(text: str) -> bool:
     """Return whether the answer may be different tomorrow. Takes some 20 microseconds; results are cached."""
-    head = shipped_head()
+    head = volatile_head()
     return head.score(text) >= head.threshold

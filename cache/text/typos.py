@@ -311,7 +311,7 @@ def _words() -> Mapping[str, memoryview]:
     return {code: table.data for code, table in load(data).items()}
 
 
-def table_of(levels: Mapping[str, Level]) -> NDArray[np.uint32]:
+def word_table(levels: Mapping[str, Level]) -> NDArray[np.uint32]:
     """Return the table of a language's words."""
     digests: dict[int, int] = {}
     for word, level in levels.items():

@@ -28,7 +28,7 @@ from gateway.dialects.custom_tools import CustomCalls, as_functions
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.markers import SystemTexts, add_markers
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import Maker
 from gateway.dialects.system_text import without_billing_line
@@ -55,7 +55,7 @@ class AnthropicBackend(HttpBackend):
         self._with_protocol: dict[tuple[tuple[str, str], ...], Mapping[str, str]] = {}
         super().__init__(transport, headers={"anthropic-version": VERSION}, **common)
         self._names = _NAMES
-        self._facts = facts_of(self._model)
+        self._facts = facts_of_model(self._model)
         self._bills = bills
         self._system_texts = SystemTexts()
 

@@ -323,7 +323,7 @@ async def whole_body(chunk: Callable[[], Awaitable[bytes]]) -> bytes:
     return b"".join(parts)
 
 
-async def error_body(response: Response) -> bytes:
+async def error_start(response: Response) -> bytes:
     """Return the start of an error body, or less if it does not arrive: the status matters more."""
     body = b""
     with contextlib.suppress(BackendError, TimeoutError):

@@ -36,11 +36,11 @@ from gateway.backends.base import (
     Transport,
     Truncated,
     Unreachable,
-    error_body,
+    error_start,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK, status_in
 from gateway.backends.context_limit import says_most_output, says_too_long
-from gateway.backends.quota import Quota, retry_after
+from gateway.backends.quota import Quota, retry_after_s
 from gateway.backends.refused_fields import (
     ELSEWHERE,
     MOST_LEFT_OUT,
@@ -324,7 +324,7 @@ class HttpBackend(ABC):
                     self._refused.remember(left_out)
                 return response, reader, dropped
             try:
-                error = await error_body(response)
+                error = await error_start(response)
             finally:
                 response.close()
             if self._key:
@@ -338,7 +338,7 @@ class HttpBackend(ABC):
             new = [field for field in fields if field.may_be_left_out and field not in left_out]
             if not new or len(left_out) + len(new) > MOST_LEFT_OUT:
                 kind = FieldRefused if any(field.shown in ELSEWHERE for field in fields) else BadStatus
-                raise self._named(kind(response.status, error, retry_after(response.header)), request)
+                raise self._named(kind(response.status, error, retry_after_s(response.header)), request)
             left_out += new
 
     def _encoded(

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from gateway.backends.base import BadStatus, Response, Transport, error_body
+from gateway.backends.base import BadStatus, Response, Transport, error_start
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
@@ -187,7 +187,7 @@ class SignedTransport:
         if response.status == 401 or kind in _STALE:
             self._identity.refused()
         try:
-            error = await error_body(response)
+            error = await error_start(response)
         finally:
             response.close()
         return _Refusal(response, self._identity.without_secrets(error), kind)

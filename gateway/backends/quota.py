@@ -244,7 +244,7 @@ def _seconds(text: str | None, wall: float) -> float | None:
         return None
 
 
-def retry_after(header: Header) -> float | None:
+def retry_after_s(header: Header) -> float | None:
     """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
     milliseconds = number_in(header("retry-after-ms"))
     if milliseconds is not None:

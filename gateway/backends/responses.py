@@ -41,7 +41,7 @@ from gateway.dialects.responses.backend import ResponsesRequest, request_of
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.input_items import Unsupported
 from gateway.dialects.responses.reading import ENCRYPTED
-from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, completion_of
+from gateway.dialects.responses.reply import NotAResponse, ReplyFailed, chat_answer
 from gateway.dialects.system_text import names_of_systems, with_one_instruction, with_one_system
 from gateway.dialects.tool_names import ToolNames, restore_names, with_names
 
@@ -180,7 +180,7 @@ class _ResponsesReader:
         """Return the completion of a whole response."""
         response = json_object(raw)
         try:
-            value = completion_of(response, self._request, self._maker)
+            value = chat_answer(response, self._request, self._maker)
         except (ReplyFailed, NotAResponse) as error:
             raise _backend_error(error) from None
         restore_names(value["choices"][0]["message"], self._names)

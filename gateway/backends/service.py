@@ -15,12 +15,12 @@ from gateway.backends.base import (
     TimedOut,
     Truncated,
     Unreachable,
-    error_body,
+    error_start,
     whole_body,
 )
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.key_renewal import KeyRenewal
-from gateway.backends.quota import retry_after
+from gateway.backends.quota import retry_after_s
 from gateway.backends.refused_fields import RefusedFields
 
 if TYPE_CHECKING:
@@ -230,14 +230,14 @@ class ServiceClient:
 
     async def _refusal(self, response: Response) -> BadStatus:
         """Return the error of a status that is not 2xx, with the start of its body, less our key where it quotes it."""
-        body = await error_body(response)
+        body = await error_start(response)
         if self._key:
             body = body.replace(self._key.encode(), b"***")
         if self.identity is not None:
             body = self.identity.without_secrets(body)
             if response.status == 401:
                 self.identity.refused()
-        return BadStatus(response.status, body, retry_after(response.header))
+        return BadStatus(response.status, body, retry_after_s(response.header))
 
 
 async def _parts(

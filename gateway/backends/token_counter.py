@@ -10,7 +10,7 @@ import orjson
 
 from gateway.backends.base import InvalidReply
 from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.off_loop import off_loop
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class TokenCounter:
     def __init__(self, service: ServiceClient, *, model: str, key: str | None, maker: Maker) -> None:
         self._service = service
         self._model = model
-        self._facts = facts_of(model)
+        self._facts = facts_of_model(model)
         self._maker = maker
         self.rekey(key)
 

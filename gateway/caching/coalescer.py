@@ -30,7 +30,7 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
 from gateway.caching.lookups import end_lookup
-from gateway.caching.replay import replay
+from gateway.caching.replay import replay_hit
 from gateway.cascade.budget_steering import is_tight
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.telemetry import names
@@ -266,7 +266,7 @@ class CoalescedRequest:
         request.client.watch()
         result = await Follower(request, flight.subscribe(request.deadline), follows=True, last=last).answer()
         if isinstance(result, Hit):
-            return Sharing(replay(request, result))
+            return Sharing(replay_hit(request, result))
         return None if result is None else Sharing(result)
 
     async def _launch(self, *, may_relay: bool) -> Sharing | None:
@@ -297,7 +297,7 @@ class CoalescedRequest:
             return await self._follow(flight, last=False)
         if hit is not None:
             coalescer.end(flight, Landing("found", found=hit))
-            return Sharing(replay(request, hit))
+            return Sharing(replay_hit(request, hit))
         return Leader(request, flight, coalescer.landed, coalescer.keep)
 
     def _start_relay(self, flight: Flight, theirs: Lease) -> None:

@@ -42,7 +42,7 @@ class Conversations:
         """Keep a new conversation for a time in seconds, and return its object."""
         made: Json = {"id": f"conv_{secrets.token_hex(16)}", "object": "conversation", "created_at": int(time.time())}
         made |= {"metadata": dict(metadata), "output": []}
-        await self._kept.keep_now(tenant, made, named(items), ttl_s)
+        await self._kept.keep_now(tenant, made, with_ids(items), ttl_s)
         return made
 
     async def find(self, tenant: str, conversation_id: str) -> KeptResponse:
@@ -79,7 +79,7 @@ class Conversations:
     def append(self, tenant: str, conversation_id: str, items: Items, ttl_s: float) -> None:
         """Add items to an open conversation, soon, and let others change it then."""
         conversation = self._open[tenant, conversation_id]
-        self._kept.keep(tenant, conversation.response, [*conversation.given, *named(items)], [], ttl_s)
+        self._kept.keep(tenant, conversation.response, [*conversation.given, *with_ids(items)], [], ttl_s)
 
     def close(self, tenant: str, conversation_id: str) -> None:
         """End the use of an open conversation."""
@@ -114,7 +114,7 @@ class Conversations:
             self.close(tenant, conversation_id)
 
 
-def named(items: Items) -> list[Json]:
+def with_ids(items: Items) -> list[Json]:
     """Return items with an id each: their own, or a new one."""
     ids = ItemIds()
     return [item if item.get("id") else {**item, "id": ids.new(item.get("type") or "message")} for item in items]

@@ -17,9 +17,9 @@ from cache.entry import Hit
 from gateway.accounting import replayed, settle
 from gateway.backends.base import DeadlinePassed, Truncated
 from gateway.caching.replay import StallWatch, hit_attributes
-from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, text_of, wants_usage
+from gateway.chat.completions import DONE_EVENT, assemble, chunks_of, completion_text, wants_usage
 from gateway.errors import ApiError, InternalError, UpstreamTimeout, stream_error
-from gateway.request.reply import Reply, is_error
+from gateway.request.reply import Reply, is_error_event
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -140,10 +140,10 @@ class Follower:
         """Return the text that was passed on, for the trace of a request that follows another."""
         events = self._captured or ()
         if events and events[0].startswith(b"{"):  # a body, not events
-            return text_of(orjson.loads(events[0]))
+            return completion_text(orjson.loads(events[0]))
         chunks = [orjson.loads(event[6:]) for event in events if event.startswith(b"data: {")]
         told = [chunk for chunk in chunks if chunk.get("choices")]  # neither the usage nor an error
-        return text_of(assemble(told)) if told else ""
+        return completion_text(assemble(told)) if told else ""
 
     # --- one body -----------------------------------------------------------------------------------------------------
 
@@ -192,7 +192,7 @@ class Follower:
                 yield self._own_last(event) if follows and event.startswith(_LAST) else event
                 stall.since = 0.0
         landing = self._flight.landing
-        if landing is not None and (landing.end == "done" or is_error(event)):
+        if landing is not None and (landing.end == "done" or is_error_event(event)):
             self.end = landing.word or "done"
             return
         yield self._cut_short(landing)  # the flight has no error event of its own

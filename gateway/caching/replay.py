@@ -18,7 +18,7 @@ import orjson
 
 from cache.planning.plan import DENIED
 from gateway.accounting import replayed
-from gateway.chat.completions import DONE_EVENT, chunks_of, text_of, wants_usage
+from gateway.chat.completions import DONE_EVENT, chunks_of, completion_text, wants_usage
 from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
 
@@ -32,7 +32,7 @@ _HEAD: Final = re.compile(rb'\{"id":"(?:[^"\\]|\\.)*+","created":\d++')
 _END: Final = b": x-tierline-cost-usd=0 x-tierline-attempts=0\n" + DONE_EVENT
 
 
-def replay(request: RequestContext, hit: Hit) -> Reply:
+def replay_hit(request: RequestContext, hit: Hit) -> Reply:
     """Return the reply of a hit; record in the ledger the hit and the model that gave the answer."""
     ledger, entry = request.ledger, hit.entry
     ledger.path = f"cache-{hit.kind}"
@@ -64,7 +64,7 @@ def as_new(body: bytes) -> bytes:
 
 
 def _text_of(entry: CacheEntry) -> str:
-    return text_of(orjson.loads(entry.body))
+    return completion_text(orjson.loads(entry.body))
 
 
 def hit_attributes(hit: Hit) -> dict[str, Any]:

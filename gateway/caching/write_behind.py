@@ -22,7 +22,7 @@ from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of, text_of
+from gateway.chat.completions import completion_text, evidence_of
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
@@ -227,7 +227,7 @@ def _nothing() -> None:
 
 
 def _text_of(answer: JsonAnswer | LiveStream) -> str:
-    return answer.text if isinstance(answer, LiveStream) else text_of(answer.value)
+    return answer.text if isinstance(answer, LiveStream) else completion_text(answer.value)
 
 
 def _pending_write(

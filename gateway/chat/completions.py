@@ -57,7 +57,7 @@ def token_texts(holders: Iterable[Mapping[str, Any]]) -> list[str]:
     return texts
 
 
-def text_of(completion: Mapping[str, Any]) -> str:
+def completion_text(completion: Mapping[str, Any]) -> str:
     """Return the text of the first choice, or its tool calls where it has none: `name(arguments)`."""
     message = completion["choices"][0]["message"]
     return _plain(message.get("content")) or _calls_shown(message)

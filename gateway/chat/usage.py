@@ -107,13 +107,13 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     cached = written = 0
     for_an_hour = None
     if details := usage.get("prompt_tokens_details"):
-        cached = part_of(details, "cached_tokens", tokens_in)
-        written = min(part_of(details, "cache_write_tokens", tokens_in), tokens_in - cached)
+        cached = portion(details, "cached_tokens", tokens_in)
+        written = min(portion(details, "cache_write_tokens", tokens_in), tokens_in - cached)
         if written:
             for_an_hour = _for_an_hour(details, written)
     thought = 0
     if details := usage.get("completion_tokens_details"):
-        thought = part_of(details, "reasoning_tokens", tokens_out)
+        thought = portion(details, "reasoning_tokens", tokens_out)
     tier = value.get("service_tier")
     tier = tier if isinstance(tier, str) else ""
     stated = None if _CHARGES.isdisjoint(usage) else _stated_cost(usage)
@@ -121,7 +121,7 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
     return Usage(tokens_in, tokens_out, estimated, cached, written, tier, stated, thought, for_an_hour)
 
 
-def part_of(details: object, name: str, most: int) -> int:
+def portion(details: object, name: str, most: int) -> int:
     """Return a count of details, at most `most`; 0 if it is missing or invalid."""
     count = details.get(name) if isinstance(details, dict) else None
     return min(count, most) if type(count) is int and count > 0 else 0
@@ -131,7 +131,7 @@ def _for_an_hour(details: Mapping[str, Any], written: int) -> int | None:
     """Return how many of the written tokens are kept for an hour; None if that is not told."""
     writes = details.get(CACHE_WRITES)
     told = isinstance(writes, dict) and (count_in(writes.get(HOUR_WRITES)) or count_in(writes.get(SHORT_WRITES)))
-    return part_of(writes, HOUR_WRITES, written) if told else None
+    return portion(writes, HOUR_WRITES, written) if told else None
 
 
 def standardise(value: Mapping[str, Any]) -> bool:
@@ -219,8 +219,8 @@ def _fill_in_counts(usage: dict[str, Any]) -> None:
     rest = 0 if total is None else total - (tokens_in or 0) - (tokens_out or 0)
     if rest > 0:
         prompt = usage.get("prompt_tokens_details")
-        in_cache = part_of(prompt, "cached_tokens", rest + 1) + part_of(prompt, "cache_write_tokens", rest + 1)
-        thought = part_of(usage.get("completion_tokens_details"), "reasoning_tokens", rest + 1)
+        in_cache = portion(prompt, "cached_tokens", rest + 1) + portion(prompt, "cache_write_tokens", rest + 1)
+        thought = portion(usage.get("completion_tokens_details"), "reasoning_tokens", rest + 1)
         if tokens_in is None or (tokens_out is not None and rest == in_cache != thought):
             tokens_in = (tokens_in or 0) + rest
         else:

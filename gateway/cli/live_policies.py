@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.cli.commands import CommandError
-from gateway.cli.store_flags import admin_api
+from gateway.cli.store_flags import admin_address
 from policies.model import Policy
 from policies.quantities import write_share
 from policies.yaml_source import Document, parse_yaml
@@ -68,7 +68,7 @@ class LiveGateway:
     @classmethod
     def of(cls, args: argparse.Namespace) -> LiveGateway:
         """Return the gateway that --gateway, --config or --state names. Raises CommandError."""
-        url, key_env = admin_api(args)
+        url, key_env = admin_address(args)
         key = os.environ.get(key_env, "")
         if not key:
             raise CommandError(f"{key_env} is not set; put the gateway's admin key there, or name another by --key-env")

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     name = words[0] if words else None
     for named in (" ".join(words[:1]), " ".join(words[:2])):
         if (part := standard.part_missing_for(named)) is not None:
-            return _fail(standard.lacking(named, part), Exit.NOT_DONE)
+            return _fail(standard.absent(named, part), Exit.NOT_DONE)
     command = COMMANDS.get(name) if name else None
     try:
         with _stopped_by_signals():
@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return Exit.NOT_DONE
     except ModuleNotFoundError as error:
         if (part := standard.part_missing_of(error.name or "")) is not None:
-            return _fail(standard.lacking(f"this use of {name}", part), Exit.NOT_DONE)
+            return _fail(standard.absent(f"this use of {name}", part), Exit.NOT_DONE)
         if command is None or error.name is None or error.name.split(".")[0] in _OURS:
             traceback.print_exc()
             return Exit.NOT_DONE

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _VERSION = re.compile(r"([a-z0-9][a-z0-9_-]*)@([0-9a-f]{4,64})")
 
 
-def policy_of(text: str, args: argparse.Namespace, source: PolicySource | None = None) -> tuple[Policy, Document]:
+def policy_in(text: str, args: argparse.Namespace, source: PolicySource | None = None) -> tuple[Policy, Document]:
     """Return the policy in a file, or of a version such as chat@f00d, and its document.
 
     A version is read from the store that `args` name (see `commands._store`). `source` has the deployment's tiers;

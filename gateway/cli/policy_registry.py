@@ -78,7 +78,7 @@ def change(
         await check_in_use(registry, args)
         before = await registry.surface(args.surface, removed=removed)
         after = await make(registry, before)
-        return before, after, await spread(registry, after)
+        return before, after, await wait_for_spread(registry, after)
 
     before, after, workers = with_registry(args, work)
     report_change(args, done, before, after, workers)
@@ -117,7 +117,7 @@ def report_change(
     sys.stdout.write("\n".join(lines) + "\n")
 
 
-async def spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
+async def wait_for_spread(registry: PolicyRegistry, after: InForce) -> dict[str, Any]:
     """Wait up to three seconds until all workers have this state; return how many do, and why the others do not."""
     began = time.monotonic()
     while True:

@@ -30,10 +30,10 @@ class RecordedRequest:
 def recorded(folder: Path, request: str) -> RecordedRequest:
     """Return the request of that id in the ledger's files. Raises CommandError."""
     from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import ask, opened
+    from gateway.parts.ledger.query import ask, connect
 
     try:
-        with opened(folder) as database:
+        with connect(folder) as database:
             row = ask(database, _ONE, {"request": request}).fetchone()
         if row is None:
             raise CommandError(f"{folder} has no request {request!r}; `tierline ledger tail` lists the latest")

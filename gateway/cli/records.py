@@ -22,7 +22,7 @@ _PAGE: Final = 1000
 _NEWEST: Final = (1 << 62, 0)
 
 
-async def newest_entries(store: Store, folder: Path) -> AsyncIterator[tuple[str, bytes]]:
+async def newest_records(store: Store, folder: Path) -> AsyncIterator[tuple[str, bytes]]:
     """Yield every record with its place in the store's stream, newest first. Raises StoreUnavailable, CommandError.
 
     `folder` is that of the ledger's files, which may not exist.
@@ -36,7 +36,7 @@ async def newest_entries(store: Store, folder: Path) -> AsyncIterator[tuple[str,
         yield f"{ms}-{number}", orjson.dumps(record)
 
 
-async def find(store: Store, folder: Path, request_id: str) -> bytes | None:
+async def find_record(store: Store, folder: Path, request_id: str) -> bytes | None:
     """Return the newest record of a request id; None if there is none. Raises StoreUnavailable, CommandError."""
     if (blob := await reader.find(store, request_id)) is not None:
         return blob
@@ -65,9 +65,9 @@ def _in_files(folder: Path, where: str, **values: Any) -> Iterator[tuple[tuple[i
     if not has_files(folder):
         return
     # Slow to import and 30 MB, and needed only where the store has too little.
-    from gateway.parts.ledger.query import QueryError, ask, opened, rows_of
+    from gateway.parts.ledger.query import QueryError, ask, connect, rows_of
 
-    with opened(folder) as database:
+    with connect(folder) as database:
         place = _NEWEST
         while True:
             own = f"({where}) AND arm IS DISTINCT FROM '{ADJUSTMENT}'"

@@ -19,7 +19,7 @@ import orjson
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.flags import duration, whole
-from gateway.cli.records import newest_entries, say_coverage
+from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout
@@ -118,7 +118,7 @@ async def newest_requests(store: RedisStore, folder: Path, wanted: RequestFilter
     """
     found: list[bytes] = []
     seen, last_id, began_s, now = 0, None, None, time.time()
-    async for entry_id, blob in newest_entries(store, folder):
+    async for entry_id, blob in newest_records(store, folder):
         began_s = _written_s(entry_id)
         last_id = last_id or entry_id
         # Entries are ordered by when they were written, which is after the end of their request.

@@ -140,7 +140,7 @@ def add_gateway_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def admin_api(args: argparse.Namespace) -> tuple[str, str]:
+def admin_address(args: argparse.Namespace) -> tuple[str, str]:
     """Return the URL of a running gateway's admin API, and the variable with its key. Raises CommandError, ConfigError.
 
     See `add_gateway_flags`.

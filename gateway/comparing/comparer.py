@@ -34,9 +34,9 @@ from gateway.chat.usage import Usage, usage_of
 from gateway.comparing.model_call import call_model
 from gateway.comparing.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.comparing.room import is_quiet
-from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, conversation_of, packed_evidence, packed_vector
+from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
 from routing.decide import needs
-from routing.difficulty.text_statistics import counts_of, read
+from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedding.embedder import bounded
 from routing.features import room_needed
 
@@ -337,7 +337,7 @@ class Comparer:
             drawn.policy.surface,
             drawn.policy.label,
             time.time(),
-            conversation_of(drawn.session),
+            session_label(drawn.session),
             verdict.better,
             verdict.agreed,
             judge,
@@ -353,7 +353,7 @@ class Comparer:
             features.approx_tokens,
             features.has_tools,
             packed_vector(vector),
-            [round(count, 6) for count in counts_of(features, read(bounded(features.text))).tolist()],
+            [round(count, 6) for count in counts_of(features, tokenise(bounded(features.text))).tolist()],
             drawn.body["messages"] if drawn.keep_text else None,
         )
 

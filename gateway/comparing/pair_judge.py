@@ -70,7 +70,7 @@ async def judge_pair(
     """Return the verdict of the endpoint's model on the answers of the small and of the strong tier."""
     spent, said = 0.0, []
     for first, second in (answers, answers[::-1]):
-        body = judge_body(endpoint, messages, first, second)
+        body = pair_body(endpoint, messages, first, second)
         answer: ModelAnswer = await call_model(
             endpoint, surface, with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint), limit_s
         )
@@ -86,7 +86,7 @@ async def judge_pair(
     return PairJudgement(PairVerdict(better, shares, place == again), spent)
 
 
-def judge_body(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], first: str, second: str) -> dict[str, Any]:
+def pair_body(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], first: str, second: str) -> dict[str, Any]:
     """Return the request that asks about two answers in this order."""
     data = {
         "conversation": conversation_shown(messages),
@@ -109,7 +109,7 @@ def most_of_judging(endpoint: Endpoint, messages: Sequence[Mapping[str, Any]], k
 
     One answer is known; the other, which is not yet, has at most so many tokens.
     """
-    question = judge_body(endpoint, messages, known, "")
+    question = pair_body(endpoint, messages, known, "")
     unknown = min(most_tokens * _ESCAPED, READ_CHARS)
     usage = Usage(room_needed(question) - REPLY_TOKENS + unknown, REPLY_TOKENS)
     return 2 * (cost(endpoint.config.price, usage) or 0.0)

@@ -30,7 +30,7 @@ from gateway.errors import ApiError
 from gateway.request.context import Client, RequestContext
 from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
-from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, conversation_of
+from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.telemetry.ledger import SHADOW, Ledger
 from gateway.telemetry.trace import Trace
 from policies.rollout import ShadowRules
@@ -265,7 +265,7 @@ class ShadowRunner:
             drawn.policy.surface,
             served.policy.label,
             time.time(),
-            conversation_of(served.ledger.session),
+            session_label(served.ledger.session),
             verdict.better,
             verdict.agreed,
             judge.config.model,

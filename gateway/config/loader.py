@@ -47,7 +47,7 @@ from gateway.config.schema import (
     TenantConfig,
     key_digest,
 )
-from gateway.parts.standard import lacking, part_missing_for_section
+from gateway.parts.standard import absent, part_missing_for_section
 from policies.errors import InvalidContent, KeyPath, Problem
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -108,7 +108,7 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ, *, 
     written = read_yaml(file or default_config())
     lacks = [(name, part) for name in written.value if (part := part_missing_for_section(name)) is not None]
     if lacks:
-        raise InvalidContent([written.problem((name,), lacking(f"the section {name}", part)) for name, part in lacks])
+        raise InvalidContent([written.problem((name,), absent(f"the section {name}", part)) for name, part in lacks])
     environ = with_hosted_tiers(environ) if file is None else environ
     filled = interpolate(written, environ)
     deployment = validate(Deployment, filled, lambda path, _: _refusal(path, written))

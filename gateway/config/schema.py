@@ -29,7 +29,7 @@ from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
 from gateway.config.keys import KeysConfig, OwnerTerms
 from gateway.config.model_facts import is_hosted_alone
 from gateway.config.prices import Dollars, Price
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.reasoning import Maker, maker_of
 from policies.errors import Finding, Problem
 from policies.fields import SetFields
@@ -341,7 +341,7 @@ class BackendConfig(Keyed, SetFields):
     def _continues_as_its_api_can(self) -> BackendConfig:
         if self.kind == "anthropic" and self.continuation in ("prefill", "continue_final_message"):
             prefill = self.continuation == "prefill"
-            if not prefill or not facts_of(self.model).prefill:
+            if not prefill or not facts_of_model(self.model).prefill:
                 who = f"{self.model} continues no begun message" if prefill else "it is a field of vLLM's API"
                 raise_findings([Finding(("continuation",), f"{who}; write prompt, which asks for the rest in words")])
         if self.kind == "responses" and self.continuation in ("prefill", "continue_final_message"):

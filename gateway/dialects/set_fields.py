@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, budget_of
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.native import Native
 from policies.fields import REASONING
 
@@ -128,7 +128,7 @@ def _messages(body: Mapping[str, Any], changes: Mapping[str, Any], instruction: 
 
 def _think(made: dict[str, Any], effort: Any, budget: Any, model: str) -> None:
     """Set `thinking` and `output_config.effort` of a Messages body, in place, as the model takes them."""
-    facts, own = facts_of(model), made.get("thinking")
+    facts, own = facts_of_model(model), made.get("thinking")
     shown = {"display": own["display"]} if isinstance(own, Mapping) and "display" in own else {}
     if effort == "none":
         made["thinking"] = {"type": "disabled"}

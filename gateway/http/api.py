@@ -21,7 +21,7 @@ from cache.store.base import StoreUnavailable
 from gateway.config.schema import Admin
 from gateway.errors import ApiError, Unauthorized
 from gateway.http.api_route import as_invalid_request
-from gateway.http.docs import HEADERS, STYLE, page
+from gateway.http.docs import HEADERS, STYLE, docs_page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, beside_fastapi, document, documents
 from gateway.http.routes import (
@@ -159,7 +159,7 @@ def _add_documents(api: FastAPI, whole: dict[str, Any]) -> None:
         api.add_route(path, answer)
 
     serve("/openapi.json", orjson.dumps(whole), "application/json")
-    serve("/docs", page(whole), "text/html")
+    serve("/docs", docs_page(whole), "text/html")
     serve("/docs.css", STYLE, "text/css")
 
 

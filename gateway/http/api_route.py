@@ -1,6 +1,6 @@
 """Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
 
-FastAPI calls a route's function with what its parameters name. `Served`, `CallerOf` and what `needs` makes are
+FastAPI calls a route's function with what its parameters name. `Served`, `CallerOf` and what `needs_role` makes are
 dependencies: each route of the admin port names the action of `gateway.keys.roles` that it is. A parameter whose type
 is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
 (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
@@ -64,7 +64,7 @@ async def _owner(request: Request) -> str:
     return (await _caller(request)).owner
 
 
-def needs(action: str) -> Any:
+def needs_role(action: str) -> Any:
     """Return the dependency of a route of the admin port: the person who asks, if they may do the action.
 
     The subject is the part of the path that the action's `within` names. Where the path has none, the route says the

@@ -89,10 +89,10 @@ class ErrorReplies:
 
 def body_of(error: ApiError, scope: Any) -> bytes:
     """Return the envelope of an error; RequestIdMiddleware puts the id that it names into the scope."""
-    return envelope(error, scope, scope.get(REQUEST_ID, ""))
+    return error_envelope(error, scope, scope.get(REQUEST_ID, ""))
 
 
-def envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
+def error_envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
     """Return the body of an error to a request with this id, in the envelope that clients of the path know."""
     if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
         return MessagesClient({}, request_id).error(error)

@@ -19,7 +19,7 @@ from gateway.request.body_room import ANYONE
 from gateway.request.context import ClientGone
 from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
-from gateway.request.reply import Header, is_error
+from gateway.request.reply import Header, is_error_event
 from gateway.telemetry import names
 from gateway.telemetry.trace import new_request_id
 
@@ -142,7 +142,7 @@ def with_null_usage(event: bytes) -> bytes:
     With `stream_options.include_usage`, OpenAI's API sends that in every chunk but the last; some backends leave it
     out.
     """
-    if event.endswith(_NULL_USAGE) or not event.startswith(_CHUNK) or is_error(event):
+    if event.endswith(_NULL_USAGE) or not event.startswith(_CHUNK) or is_error_event(event):
         return event
     if b'"usage"' not in event and event.endswith(b"}\n\n"):
         return event[:-3] + b"," + _NULL_USAGE

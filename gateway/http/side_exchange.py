@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ApiError, Forbidden, NotFound, RequestTimeout, RequestTooLarge
 from gateway.http.build_context import chosen_policy, models_of
-from gateway.http.error_replies import envelope
+from gateway.http.error_replies import error_envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
 from gateway.keys.open_models import check_fields, check_model
@@ -127,7 +127,7 @@ class SideExchange(BaseExchange):
         self.ledger.status = error.status
         self._started = True
         before_end = partial(linger, self.receive) if isinstance(error, RequestTimeout | RequestTooLarge) else None
-        body = envelope(error, self.scope, self.ledger.request_id)
+        body = error_envelope(error, self.scope, self.ledger.request_id)
         await send_json(self.send, error.status, [*self.explained(), *error.headers], body, before_end)
 
     async def _break_off(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.request.reply import QUIET_S, STILL_ALIVE, is_error
+from gateway.request.reply import QUIET_S, STILL_ALIVE, is_error_event
 
 if TYPE_CHECKING:
     from gateway.dialects.client import StreamWriter
@@ -33,7 +33,7 @@ async def translated(events: AsyncGenerator[bytes], writer: StreamWriter) -> Asy
                 comment, written = b"", writer.alive() or event
             elif not data:
                 written = b""
-            elif is_error(_DATA + data):
+            elif is_error_event(_DATA + data):
                 written = writer.error(orjson.loads(data)["error"])
             else:
                 written = writer.chunk(orjson.loads(data))

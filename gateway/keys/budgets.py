@@ -27,7 +27,7 @@ from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, OwnerAccounts, wind
 from gateway.quotas.alerts import MARK
 from gateway.quotas.terms import NANO, NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import ADJUSTMENT, TRACES, Ledger, encode
+from gateway.telemetry.ledger import ADJUSTMENT, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
@@ -235,6 +235,6 @@ def _record(account: Account, what: str, charge: str, why: Why) -> bytes:
     owner: dict[str, Any] = {account.kind: account.owner.rpartition(":")[2]}  # a user's begins with whose it is
     accounts = (account.name,)
     ledger = Ledger(f"adj_{secrets.token_hex(12)}", **owner, path=what, arm=ADJUSTMENT, status=200, accounts=accounts)
-    return encode(trace, ledger, DecisionRecorder({})).replace(
+    return ledger_blob(trace, ledger, DecisionRecorder({})).replace(
         b'"charged_usd":0.0', b'"charged_usd":"%s"' % charge.encode(), 1
     )

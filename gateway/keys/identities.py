@@ -20,7 +20,7 @@ from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
 from gateway.keys.records import NO_NAMES, Caller, KeyRecord
 from gateway.keys.roles import Grant, Person
-from gateway.keys.tokens import BadToken, claim, is_left_out, issuer_in, texts
+from gateway.keys.tokens import BadToken, claim_in, is_left_out, issuer_in, texts
 
 if TYPE_CHECKING:
     from gateway.keys.issuer import Issuer
@@ -185,7 +185,7 @@ def _id(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
 def _tenant(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
     if issuer.claims.tenant is None:
         return issuer.tenant or DEFAULT_TENANT
-    value = claim(claims, issuer.claims.tenant)
+    value = claim_in(claims, issuer.claims.tenant)
     if value is None and issuer.tenant is not None:
         return issuer.tenant
     if not isinstance(value, str) or not _NAME.fullmatch(value):
@@ -195,7 +195,7 @@ def _tenant(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
 
 def _teams(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Iterator[str]:
     """Yield the teams of a subject, in the config's order; the first one pays."""
-    named = () if issuer.claims.team is None else texts(claim(claims, issuer.claims.team))
+    named = () if issuer.claims.team is None else texts(claim_in(claims, issuer.claims.team))
     if issuer.teams:
         yield from dict.fromkeys(team for group, team in issuer.teams.items() if group in named)
     else:
@@ -205,12 +205,12 @@ def _teams(issuer: IssuerConfig, claims: Mapping[str, Any]) -> Iterator[str]:
 def _surfaces(issuer: IssuerConfig, claims: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the surfaces that a subject's claim names; () for none, and where no claim says them."""
     named = issuer.claims.surfaces
-    return () if named is None else tuple(filter(_NAME.fullmatch, texts(claim(claims, named), split=True)))
+    return () if named is None else tuple(filter(_NAME.fullmatch, texts(claim_in(claims, named), split=True)))
 
 
 def _called(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
     """Return what a person is called, without what could break a line of a log or a page."""
-    value = claim(claims, issuer.claims.user)
+    value = claim_in(claims, issuer.claims.user)
     name = value if isinstance(value, str) and value else claims["sub"]
     return "".join(char for char in str(name)[:_LONGEST] if char.isprintable())
 
@@ -218,4 +218,4 @@ def _called(issuer: IssuerConfig, claims: Mapping[str, Any]) -> str:
 def _has(role: RoleConfig, issuer: IssuerConfig, claims: Mapping[str, Any]) -> bool:
     if role.issuer is not None and role.issuer != issuer.issuer:
         return False
-    return all(set(values).intersection(texts(claim(claims, name))) for name, values in role.where.items())
+    return all(set(values).intersection(texts(claim_in(claims, name))) for name, values in role.where.items())

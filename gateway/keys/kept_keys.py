@@ -43,7 +43,7 @@ _KEEP: Final = """INSERT INTO keys VALUES (?, ?, ?, ?) ON CONFLICT (digest) DO U
 SET record = excluded.record, revision = excluded.revision, used = excluded.used WHERE excluded.revision >= revision"""
 
 
-def file_in(state: Path, store_url: str) -> Path:
+def copy_file(state: Path, store_url: str) -> Path:
     """Return the file of the copy in the state folder: each store has its own."""
     return state / f"keys-{hashlib.sha256(store_url.encode()).hexdigest()[:12]}.sqlite3"
 

@@ -45,7 +45,7 @@ def claims_in(payload: bytes) -> Mapping[str, Any]:
     return claims
 
 
-def claim(claims: Mapping[str, Any], name: str) -> Any:
+def claim_in(claims: Mapping[str, Any], name: str) -> Any:
     """Return a claim; of `a.b`, where there is none of that name, `b` in the object `a`. None if it is not there.
 
     An e-mail address that its provider has not verified is anybody's to choose, so it counts as not there.
@@ -67,7 +67,7 @@ def is_left_out(claims: Mapping[str, Any], name: str) -> bool:
     """
     elsewhere = claims.get("_claim_names")
     named = isinstance(elsewhere, Mapping) and name in elsewhere
-    return claim(claims, name) is None and (named or (name == "groups" and bool(claims.get("hasgroups"))))
+    return claim_in(claims, name) is None and (named or (name == "groups" and bool(claims.get("hasgroups"))))
 
 
 def texts(value: Any, *, split: bool = False) -> tuple[str, ...]:

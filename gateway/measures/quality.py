@@ -252,7 +252,7 @@ def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
     return None if word is None else (word, [estimate(part, word) for part in parts])
 
 
-def difference(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDifference:
+def quality_sum(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDifference:
     """Return the sum of factor times quality, with its interval; the terms are taken to be independent."""
     value = math.fsum(factor * term.value for factor, term in terms)
     ends = [[factor * (end - term.value) for end in (term.low, term.high)] for factor, term in terms]

@@ -95,6 +95,6 @@ def part_missing_for_section(section: str) -> StandardPart | None:
     return next((part for part in PARTS if section in part.sections and not part.installed), None)
 
 
-def lacking(what: str, part: StandardPart) -> str:
+def absent(what: str, part: StandardPart) -> str:
     """Return what to tell whoever uses something of a part that this installation lacks."""
     return f"{what} needs the part {part.name}, which is not installed: pip install {part.distribution}"

@@ -149,7 +149,7 @@ class BudgetAlerts:
         pauses_s: tuple[float, float] = _PAUSES_S,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`told` counts what came of an alert, by a word. `secret` is as `key_of` returns it.
+        """`told` counts what came of an alert, by a word. `secret` is as `webhook_key` returns it.
 
         Without a `webhook` alerts are only counted.
         """
@@ -280,7 +280,7 @@ class BudgetAlerts:
             await self._outbox.put_off(alert, pause_s)
 
 
-def key_of(secret: str) -> bytes:
+def webhook_key(secret: str) -> bytes:
     """Return the key of a webhook's secret: what follows `whsec_` in base64, else the text itself."""
     if secret.startswith("whsec_"):
         with contextlib.suppress(binascii.Error):

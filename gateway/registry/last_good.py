@@ -9,7 +9,7 @@ from pathlib import Path
 import orjson
 
 from gateway.config.environment import write_private
-from gateway.registry.records import Version, to_json, version_from
+from gateway.registry.records import Version, as_blob, version_from
 
 
 def file_in(state: Path, store_url: str, folder: Path) -> Path:
@@ -21,7 +21,7 @@ def file_in(state: Path, store_url: str, folder: Path) -> Path:
 def keep(file: Path, versions: Sequence[Version]) -> None:
     """Write the versions in force to `file`, whole or not at all. Raises OSError."""
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_private(file, b"".join(to_json(version) + b"\n" for version in versions))
+    write_private(file, b"".join(as_blob(version) + b"\n" for version in versions))
 
 
 def kept(file: Path) -> list[Version]:

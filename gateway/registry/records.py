@@ -143,30 +143,30 @@ class Replica:
     """Unix seconds at which it started; 0 for one of an older version."""
 
 
-def to_json(record: Version | InForce | AuditEntry | Replica) -> bytes:
+def as_blob(record: Version | InForce | AuditEntry | Replica) -> bytes:
     """Return the record as a JSON object."""
     return orjson.dumps(asdict(record))
 
 
 def version_from(blob: bytes) -> Version:
-    """Return the version that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the version that `as_blob` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     return Version(**orjson.loads(blob))
 
 
 def in_force_from(blob: bytes) -> InForce:
-    """Return the state that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the state that `as_blob` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     fields = orjson.loads(blob)
     rolling = fields.pop("rolling")
     return InForce(**fields, rolling=None if rolling is None else Rolling(**rolling))
 
 
 def entry_from(blob: bytes) -> AuditEntry:
-    """Return the audit entry that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the audit entry that `as_blob` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     return AuditEntry(**orjson.loads(blob))
 
 
 def replica_from(blob: bytes) -> Replica:
-    """Return the replica that `to_json` wrote. Raises ValueError, KeyError or TypeError for anything else."""
+    """Return the replica that `as_blob` wrote. Raises ValueError, KeyError or TypeError for anything else."""
     fields = orjson.loads(blob)
     values = {name: fields[name] for name in Replica.__slots__ if name in fields}  # a newer version may say more
     return Replica(**{**values, "drift": tuple(fields["drift"])})

@@ -37,10 +37,10 @@ from gateway.registry.records import (
     Replica,
     Rolling,
     Version,
+    as_blob,
     entry_from,
     in_force_from,
     replica_from,
-    to_json,
     version_from,
 )
 from policies.errors import ConfigError
@@ -220,7 +220,7 @@ class PolicyRegistry:
                 state, "seed", version.version, "", version.author, message, version.at, "", version.document
             )
             name = _name(version.surface, version.version, version.document)
-            words += [version.surface.encode(), to_json(state), to_json(entry), name, to_json(version)]
+            words += [version.surface.encode(), as_blob(state), as_blob(entry), name, as_blob(version)]
         (done,) = await self._ask(Command((b"EVAL", _SEED, b"4", _STATE, _REVISION, _AUDIT, _DOCUMENTS, *words)))
         return bool(done)
 
@@ -340,7 +340,7 @@ class PolicyRegistry:
 
     async def publish(self, replica: Replica) -> None:
         """Say what this worker has in force; it is shown for REPLICA_TTL_S seconds."""
-        await self._publish(replica.name, to_json(replica))
+        await self._publish(replica.name, as_blob(replica))
 
     async def withdraw(self, name: str) -> None:
         """Remove a worker that stops from those that are shown."""
@@ -411,9 +411,9 @@ class PolicyRegistry:
         self, after: InForce, revision: int, entry: AuditEntry, version: Version | None = None
     ) -> InForce:
         name = b"" if version is None else _name(version.surface, version.version, version.document)
-        blob = b"" if version is None else to_json(version)
+        blob = b"" if version is None else as_blob(version)
         keys = (_STATE, _REVISION, _AUDIT, _DOCUMENTS)
-        words = (after.surface.encode(), b"%d" % revision, to_json(after), to_json(entry), name, blob, self._how)
+        words = (after.surface.encode(), b"%d" % revision, as_blob(after), as_blob(entry), name, blob, self._how)
         reply, _ = await settled_change(self._store, _CHANGE, keys, words)
         if reply != 1:
             raise RegistryConflict(after.surface, _read(in_force_from, reply) if reply else None)

@@ -40,7 +40,7 @@ async def history_of(registry: PolicyRegistry, surface: str | None = None) -> li
     return [_change(entry) for entry in reversed(await registry.history(surface))]
 
 
-async def shown(registry: PolicyRegistry, surface: str, prefix: str = "") -> dict[str, Any]:
+async def shown_version(registry: PolicyRegistry, surface: str, prefix: str = "") -> dict[str, Any]:
     """Return a version with its text, the one in force without a `prefix`. Raises RegistryError."""
     state = await registry.surface(surface, removed=bool(prefix))
     version = await registry.version(surface, prefix or state.live)

@@ -110,6 +110,6 @@ def is_sign_of_life(event: bytes) -> bool:
     return (event.startswith(b":") and b"\ndata: " not in event) or event.startswith(_SIGNS)
 
 
-def is_error(event: bytes) -> bool:
+def is_error_event(event: bytes) -> bool:
     """Return whether an encoded event of a stream is an error; no chunk begins with that key."""
     return event.startswith(b'data: {"error":')

@@ -291,7 +291,7 @@ class CanaryJudge:
     async def _read_ratings(self) -> None:
         async for page in self._pages(feedback.STREAM):
             for blob in page:
-                rating = feedback.decode(blob)
+                rating = feedback.decode_feedback(blob)
                 candidate = None if rating is None else self._candidates.get(rating.surface)
                 if rating is not None and candidate is not None and candidate.trial is not None:
                     candidate.trial.rate(rating.tenant, rating.request_id, rating.score)
@@ -299,7 +299,7 @@ class CanaryJudge:
     async def _read_labels(self) -> None:
         async for page in self._pages(label.LABELS):
             for blob in page:
-                said = label.decode(blob)
+                said = label.decode_label(blob)
                 candidate = None if said is None else self._candidates.get(said["surface"])
                 if said is None or candidate is None:
                     continue

@@ -35,7 +35,7 @@ def raise_limit(deployment: Deployment) -> None:
             return
 
 
-def fitted(deployment: Deployment) -> Deployment:
+def fitted_limits(deployment: Deployment) -> Deployment:
     """Return the deployment with `limits.connections` lowered, with a warning, to what the open-file limit allows.
 
     Raises CannotServe if that is fewer than 16.

@@ -40,7 +40,7 @@ from gateway.exit_codes import Exit
 from gateway.request.load_shedding import room_for_bodies
 from gateway.server.accepting import Listener
 from gateway.server.app import App
-from gateway.server.descriptors import fitted, raise_limit
+from gateway.server.descriptors import fitted_limits, raise_limit
 from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import BACKLOG, listen
 from gateway.server.worker import Worker
@@ -253,7 +253,7 @@ def worker() -> App:
         sys.exit(STARTUP_FAILURE)
 
 
-def settle() -> None:
+def settle_memory() -> None:
     """Exempt the objects built so far from garbage collection, make collections less frequent, and give back memory.
 
     Requests leave hardly any reference cycles, but their traces live for a while; at the default threshold the
@@ -269,7 +269,7 @@ def settle() -> None:
 
 def built(launch: Launch, deployment: Deployment) -> Steps:
     """Build the services of one process. Raises CannotServe and ConfigError."""
-    deployment = fitted(deployment)
+    deployment = fitted_limits(deployment)
     room = room_for_bodies(deployment.limits, launch.workers)
     limits = deployment.limits.model_copy(update={"bodies": room})
     deployment = deployment.model_copy(update={"limits": limits})
@@ -278,7 +278,7 @@ def built(launch: Launch, deployment: Deployment) -> Steps:
     except (ArtefactError, EmbedderUnavailable, ValueError) as error:
         # A ValueError here means an invalid value from outside, such as an OTEL_* environment variable.
         raise CannotServe(str(error)) from None
-    settle()
+    settle_memory()
     return steps
 
 

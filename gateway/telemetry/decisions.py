@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from routing.decision_basis import CLASSIFIER, basis_of
-from routing.decision_record import TierFacts, facts_of, outcome_of, record_of
+from routing.decision_record import TierFacts, outcome_of, record_of, tier_facts
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -72,7 +72,7 @@ class DecisionRecorder:
         return {"basis": basis, "in": record_of(made.given), "out": out}
 
     def _basis_of(self, made: RecordedDecision) -> tuple[str, bytes]:
-        key = made.policy.version, made.policy.ladder, facts_of(made.given.health)
+        key = made.policy.version, made.policy.ladder, tier_facts(made.given.health)
         known = self._bases.get(key)
         if known is None:
             if len(self._bases) >= _MOST:

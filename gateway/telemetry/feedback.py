@@ -71,7 +71,7 @@ def append(feedback: Feedback, keep: int) -> Command:
     return Command((b"EVAL", _APPEND, b"2", *keys, b"%d" % keep, feedback.encode()))
 
 
-def decode(blob: bytes) -> Feedback | None:
+def decode_feedback(blob: bytes) -> Feedback | None:
     """Return the feedback in one entry of the stream; None for an entry of another version or format."""
     if not blob.startswith(_BEGINNING):
         return None
@@ -80,6 +80,6 @@ def decode(blob: bytes) -> Feedback | None:
     return Feedback(**fields)
 
 
-def key_of(ledger: Mapping[str, Any]) -> Key:
+def feedback_key(ledger: Mapping[str, Any]) -> Key:
     """Return the key of a recorded request's feedback."""
     return ledger["tenant"], ledger["request_id"]

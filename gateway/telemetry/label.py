@@ -96,7 +96,7 @@ class PairLabel:
         return orjson.dumps({"v": _VERSION, **fields}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def decode(blob: bytes) -> dict[str, Any] | None:
+def decode_label(blob: bytes) -> dict[str, Any] | None:
     """Return the fields of one entry of the stream; None for an entry of another version."""
     if not blob.startswith(_BEGINNING):
         return None
@@ -111,7 +111,7 @@ def of_served(fields: Mapping[str, Any]) -> float:
     return float(served["adequate"])
 
 
-def conversation_of(session: str) -> int:
+def session_label(session: str) -> int:
     """Return what the labels of a session with this name share."""
     return int(session[:8] or "0", 16)
 

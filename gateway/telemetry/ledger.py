@@ -1,7 +1,7 @@
 """The ledger: one flat record per request of its cost, tier, times and outcome, stored with its trace.
 
 The pipeline fills it in as the request proceeds. After the reply `gateway.accounting` adds what is computed
-from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met. `encode` then
+from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met. `ledger_blob`
 makes the record that the store keeps, one JSON object:
 
     {"v": 1, "trace_id": "4bf9...", "parent_id": null, "started": 1767225600.123456, "ledger": {...},
@@ -253,7 +253,7 @@ _HOPS: Final = b',"hops":'
 _DECIDE: Final = b',"decide":'
 
 
-def encode(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
+def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
     """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
     root = trace.root
     origin, end = root.start_ns, root.end_ns

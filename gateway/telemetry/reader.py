@@ -60,7 +60,7 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
     """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
     by_request: dict[Key, Feedback] = {}
     async for _, blob in _entries(store, feedback.STREAM):
-        entry = feedback.decode(blob)
+        entry = feedback.decode_feedback(blob)
         if entry is not None:
             by_request.setdefault(entry.key, entry)
     return by_request
@@ -68,7 +68,7 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
 
 async def labels(store: Store) -> list[dict[str, Any]]:
     """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
-    decoded = [label.decode(blob) async for _, blob in _entries(store, label.LABELS)]
+    decoded = [label.decode_label(blob) async for _, blob in _entries(store, label.LABELS)]
     return [entry for entry in reversed(decoded) if entry is not None and not entry.get("candidate")]
 
 

@@ -24,7 +24,7 @@ from gateway.quotas.leases import freed
 from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from gateway.telemetry.decisions import BASES, DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
@@ -248,4 +248,4 @@ def _record_of(left: LeftCharge) -> bytes:
         accounts=left.accounts,
         usage_estimated=left.estimated,
     )
-    return encode(trace, ledger, DecisionRecorder({}))
+    return ledger_blob(trace, ledger, DecisionRecorder({}))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cache.store.base import Store, StoreUnavailable
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger, encode
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.record_writer import RecordWriter, adopt
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
@@ -269,7 +269,7 @@ class Telemetry:
         if self._meter is not None:
             self._meter.add(trace, ledger)
         if self._keep:
-            records.append(encode(trace, ledger, self._decisions))
+            records.append(ledger_blob(trace, ledger, self._decisions))
 
     async def _redact(self, batch: list[tuple[Trace, Ledger]], redactor: Redactor) -> None:
         """Complete the hops that are recorded, and replace their captured texts by what may be kept of them."""

@@ -39,7 +39,7 @@ _USAGE_OPTION: Final = "stream_options"
 def build_tiers(deployment: Deployment, on_refusal: OnRefusal, calls: CallMemory | None = None) -> dict[str, Tier]:
     """Return the tiers by name. `calls` remembers the reasoning of tool calls."""
     waiting: Counter[str] = Counter()  # a surface's waiters are counted in the whole worker
-    identity_of = cache(identity_for)  # one for equal ones
+    identity_of = cache(new_identity)  # one for equal ones
     make = partial(_endpoint, waiting=waiting, identity_of=identity_of, calls=calls)
     tiers = {config.name: _tier(config, make) for config in deployment.tiers}
     unshared = deployment.unshared
@@ -55,7 +55,7 @@ def endpoints_of(tiers: Mapping[str, Tier]) -> dict[str, Endpoint]:
     return {endpoint.config.name: endpoint for tier in tiers.values() for endpoint in tier.endpoints}
 
 
-def identity_for(auth: CloudAuth | None) -> Identity | None:
+def new_identity(auth: CloudAuth | None) -> Identity | None:
     """Return a new identity of a cloud; None where there is none, as with a key."""
     if auth is None:
         return None

@@ -197,10 +197,10 @@ class ConfidenceHead:
             value = evidence.verified.get(by)
             return by, {} if value is None else features_of_word(by, value)
         if evidence.complete or not evidence.logprobs:
-            return WHOLE, features_of(evidence, None, self.alternatives)
+            return WHOLE, token_facts(evidence, None, self.alternatives)
         seen = len(evidence.logprobs)
         tokens = max((n for n in PREFIXES if n <= seen), default=PREFIXES[0])
-        return str(tokens), features_of(evidence, tokens, self.alternatives)
+        return str(tokens), token_facts(evidence, tokens, self.alternatives)
 
     def _with_prior(self, p_right: float, prior: float | None) -> float:
         if prior is None or not self.prior_weight:
@@ -231,7 +231,7 @@ def features_of_word(by: str, value: float) -> dict[str, float]:
     return {by: value, f"{by}_logit": logit_of(value, _LEAST_OF_WORD)}
 
 
-def features_of(evidence: Evidence, tokens: int | None, alternatives: int) -> dict[str, float]:
+def token_facts(evidence: Evidence, tokens: int | None, alternatives: int) -> dict[str, float]:
     """Return TOKEN_FEATURES of the answer or of its first `tokens`, and ALTERNATIVE_FEATURES if it has `alternatives`.
 
     Evidence without log-probabilities has no features. Structural faults are not features: the policy rejects them.

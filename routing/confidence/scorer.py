@@ -83,11 +83,11 @@ class AnswerScorer:
         part = self.parts.get(WHOLE if complete else BEGINNING)
         if part is None or kind in self.not_for:
             return None
-        values = features_of(question, answer)
+        values = answer_features(question, answer)
         return None if values is None else part.p_right(values)
 
 
-def features_of(question: str, answer: str) -> dict[str, float] | None:
+def answer_features(question: str, answer: str) -> dict[str, float] | None:
     """Return FEATURES; None for an answer without words, or in letters that are mostly not Latin.
 
     words, asked_words   log of one plus the number of the answer's and of the question's words

@@ -46,9 +46,9 @@ from routing.difficulty.text_statistics import (
     CountRange,
     LexiconReading,
     counts_of,
-    read,
     shortened,
     terms_of,
+    tokenise,
 )
 from routing.embedding.embedder import Embedder, EmbedderKind, bounded
 
@@ -252,7 +252,7 @@ class DifficultyModel:
         """Return the difficulty of the request with these features, whose unit vector has shape (dimension,)."""
         if features.in_context:
             features = features.as_rated
-        reading = read(bounded(features.text))
+        reading = tokenise(bounded(features.text))
         counts = counts_of(features, reading)
         by_vector = self.by_vector @ vector
         terms = self._terms(reading)

@@ -53,7 +53,7 @@ class LexiconReading:
     choices_at: int
 
 
-def read(text: str) -> LexiconReading:
+def tokenise(text: str) -> LexiconReading:
     """Return the tokenised text."""
     choice = _CHOICE.search(text)
     at = len(text) if choice is None else choice.start()

@@ -68,7 +68,7 @@ from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
 from tests.bench.command import bench_parser
-from tools.cache_stages import Figure, share
+from tools.cache_stages import Figure, share_shown
 
 WRITTEN = Path(__file__).parents[1] / "fixtures" / "answers.jsonl"
 OPPOSITES = WRITTEN.with_name("opposite_answers.jsonl")
@@ -167,7 +167,7 @@ def labels(pairs: Sequence[Pair], comparer: AnswerComparer) -> Labels:
 
     def shares(same: bool) -> Shares:
         called = [verdict for is_same, verdict in found if is_same is same]
-        return Shares(*(share(called.count(word), len(called)) for word in ("same", "different", "unknown")))
+        return Shares(*(share_shown(called.count(word), len(called)) for word in ("same", "different", "unknown")))
 
     return Labels(shares(True), shares(False))
 
@@ -202,10 +202,10 @@ async def judged(pairs: Sequence[Pair], url: str, model: str, key: str | None = 
 
     def wrongly(same: bool) -> Figure:
         of = [word for is_same, word, _ in said if is_same is same and word is not None]
-        return share(sum(word is not same for word in of), len(of))
+        return share_shown(sum(word is not same for word in of), len(of))
 
     asked = [word for _, word, was_asked in said if was_asked]
-    return Judged(model, wrongly(True), wrongly(False), share(sum(word is None for word in asked), len(asked)))
+    return Judged(model, wrongly(True), wrongly(False), share_shown(sum(word is None for word in asked), len(asked)))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

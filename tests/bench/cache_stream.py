@@ -18,7 +18,7 @@ from cache.risk.observations import Batch, Label
 from cache.semantic.decision import settled, shortlist
 from gateway.measures.curves import Flags
 from gateway.progress import OnProgress
-from tools.cache_stages import Asked, Figure, Stages, share
+from tools.cache_stages import Asked, Figure, Stages, share_shown
 from tools.question_pairs import connected
 
 NEIGHBOURS = 5
@@ -70,11 +70,11 @@ def rates(outcome: StreamOutcome) -> Rates:
     n, hits, wrong = len(outcome.hits), int(outcome.hits.sum()), int(outcome.wrong.sum())
     repeats = int((outcome.hits & outcome.repeats).sum())
     return Rates(
-        hit_rate=share(hits, n),
-        repeats=share(repeats, n),
-        by_meaning=share(hits - repeats, n),
-        error=share(wrong, n),
-        precision=share(hits - wrong, hits),
+        hit_rate=share_shown(hits, n),
+        repeats=share_shown(repeats, n),
+        by_meaning=share_shown(hits - repeats, n),
+        error=share_shown(wrong, n),
+        precision=share_shown(hits - wrong, hits),
     )
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from tests.bench.command import bench_parser
 from tests.bench.console_files import RARE_ERROR, Say, Spread, multiply
 from tests.bench.measure import NotAsMeant
@@ -85,7 +85,7 @@ class FirstByte:
 
 def pages(folder: Path) -> list[Asked]:
     """Return what is measured over a ledger: each page, and filters that much, little and nothing fits."""
-    with opened(folder) as ledger:
+    with connect(folder) as ledger:
         newest = "SELECT request_id, entry_ms FROM requests_hot ORDER BY entry_ms DESC LIMIT 1"
         request_id, entry_ms = ledger.execute(newest).fetchall()[0]
         [[old_id]] = ledger.execute("SELECT min_by(request_id, entry_ms) FROM requests").fetchall()

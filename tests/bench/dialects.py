@@ -26,18 +26,18 @@ from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.dialects.messages.client import chat_body
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE, Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.events import ResponseEvents
-from gateway.dialects.responses.reading import chat_body as responses_body
+from gateway.dialects.responses.reading import chat_request as responses_body
 from gateway.dialects.responses.reading import entries_of
-from gateway.dialects.responses.reply import completion_of as response_completion
+from gateway.dialects.responses.reply import chat_answer as response_completion
 from gateway.dialects.responses.response_object import ItemIds, ResponseHead, whole_response
-from gateway.server.server import settle
+from gateway.server.server import settle_memory
 from tests.bench.command import bench_parser
 
 REQUEST_US: Final = 60.0
@@ -103,7 +103,7 @@ def messages_rows() -> list[Row]:
     }
     protocol = {"anthropic-version": "2023-06-01", "anthropic-beta": "a,b"}
     chat, own = chat_body(given, protocol)
-    facts = facts_of("claude-haiku-4-5")
+    facts = facts_of_model("claude-haiku-4-5")
     content = [
         {"type": "thinking", "thinking": "I should read it. " * 20, "signature": "c" * 400},
         {"type": "text", "text": "".join(_TEXT)},
@@ -411,7 +411,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print one JSON object per row")
     options = parser.parse_args(arguments)
     rows = [row for make in ROWS for row in make() if options.only in row.name]
-    settle()
+    settle_memory()
     figures = measured(rows, options.rounds)
     for figure in figures:
         if options.json:

@@ -50,7 +50,7 @@ from routing.features import features_of
 from tests.bench.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
 from tests.bench.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates
 from tools import command
-from tools.cache_stages import Asked, ServedPairs, Stages, best_within, score_pairs, served_of, share
+from tools.cache_stages import Asked, ServedPairs, Stages, best_within, score_pairs, served_of, share_shown
 
 BASELINES = (0.80, 0.90, 0.95)
 MOST_WRONG = 0.01
@@ -238,8 +238,10 @@ def _pairs(
         lines += [by_group, ""]
     stages = {
         name: (
-            share(sum(one == name for one, yes in zip(decided, same, strict=True) if yes), int(same.sum())),
-            share(sum(one == name for one, yes in zip(decided, same, strict=True) if not yes), int((~same).sum())),
+            share_shown(sum(one == name for one, yes in zip(decided, same, strict=True) if yes), int(same.sum())),
+            share_shown(
+                sum(one == name for one, yes in zip(decided, same, strict=True) if not yes), int((~same).sum())
+            ),
         )
         for name in sorted(set(decided))
     }

@@ -20,8 +20,8 @@ from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, opti
 from gateway.measures.curves import Floats
 from gateway.parts.fit.datasets import DataError, read_pairs, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
-from gateway.parts.fit.evaluation.prompts import interval_json, percent
-from gateway.parts.fit.figures import Interval, share
+from gateway.parts.fit.evaluation.prompts import interval_json, percents
+from gateway.parts.fit.figures import Interval, mean_share
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from policies.loader import read_policy
@@ -97,8 +97,8 @@ def _stability(
     measured = cuts(assessed, seed)
     top = best(measured)
     in_domain, flips = (
-        share(assessed.in_domain.mean(axis=1), seed),
-        share(1.0 - agreement(assessed.in_domain), seed),
+        mean_share(assessed.in_domain.mean(axis=1), seed),
+        mean_share(1.0 - agreement(assessed.in_domain), seed),
     )
     values: dict[str, Any] = {
         "agreement": {str(cut.asked): interval_json(cut.same) for cut in measured},
@@ -109,10 +109,10 @@ def _stability(
     }
     by_cut = table("small tier's share", "p_adequate >=", "same tier", "same tier, both in domain", "")
     for cut in measured:
-        both = percent(cut.same), percent(cut.same_inside)
+        both = percents(cut.same), percents(cut.same_inside)
         by_cut.add_row(f"{cut.small_share:.1%}", f"{cut.threshold:.3f}", *both, "best" if cut is top else "")
     lines: list[str | Table] = [
-        f"in domain: {percent(in_domain)} of the texts; of {percent(flips)} of the pairs only one is",
+        f"in domain: {percents(in_domain)} of the texts; of {percents(flips)} of the pairs only one is",
         "", by_cut, "",
     ]  # fmt: skip
     comments: list[str] = []
@@ -123,17 +123,17 @@ def _stability(
         names, same = np.array(groups), agreement(assessed.p_adequate >= top.threshold)
         of_group = {name: same[names == name] for name in dict.fromkeys(groups)}
         if len(of_group) > 1:
-            each = {name: (len(own), share(own, seed)) for name, own in of_group.items()}
+            each = {name: (len(own), mean_share(own, seed)) for name, own in of_group.items()}
             values["groups"] = {name: {**interval_json(own), "n": count} for name, (count, own) in each.items()}
             by_group = table("group", "n", f"same tier, at {top.small_share:.0%}")
             for name, (count, own) in each.items():
-                by_group.add_row(name, f"{count:,}", percent(own))
+                by_group.add_row(name, f"{count:,}", percents(own))
             lines += [by_group, ""]
     values |= {"in_domain": interval_json(in_domain), "in_domain_flips": interval_json(flips)}
     if under is not None:
         values["policy"] = {**under, "same_tier": interval_json(under["same_tier"])}
         shares = ", ".join(f"{name} {part:.0%}" for name, part in under["share_per_tier"].items())
-        comments.append(f"{under['policy']}: same tier for {percent(under['same_tier'])} of the pairs; {shares}")
+        comments.append(f"{under['policy']}: same tier for {percents(under['same_tier'])} of the pairs; {shares}")
     return values, lines, comments
 
 
@@ -141,7 +141,7 @@ def _under(policy: Policy, texts: Sequence[str], scores: Sequence[Difficulty], s
     """Measure agreement under the policy's start rules, with the whole deadline left and every tier ready."""
     tiers = np.array([_start(policy, *each) for each in zip(texts, scores, strict=True)]).reshape(-1, 2)
     shares = {name: round(float((tiers == number).mean()), 4) for number, name in enumerate(policy.tiers)}
-    return {"policy": policy.label, "same_tier": share(agreement(tiers), seed), "share_per_tier": shares}
+    return {"policy": policy.label, "same_tier": mean_share(agreement(tiers), seed), "share_per_tier": shares}
 
 
 def _start(policy: Policy, text: str, difficulty: Difficulty) -> int:
@@ -183,8 +183,8 @@ def cuts(assessed: Assessed, seed: int) -> list[Cut]:
         threshold = float(np.quantile(assessed.p_adequate, 1 - asked / 100, method="higher"))
         small = assessed.p_adequate >= threshold
         same = agreement(small)
-        inside = share(same[both_inside], seed) if both_inside.sum() >= _FEWEST_INSIDE else None
-        results.append(Cut(asked, threshold, float(small.mean()), share(same, seed), inside))
+        inside = mean_share(same[both_inside], seed) if both_inside.sum() >= _FEWEST_INSIDE else None
+        results.append(Cut(asked, threshold, float(small.mean()), mean_share(same, seed), inside))
     return results
 
 

@@ -21,7 +21,7 @@ from gateway.parts.fit.datasets import DataError, json_objects
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from tools import command
-from tools.volatile_texts import EXAM, LabelledText, read_texts
+from tools.volatile_texts import EXAM, LabelledText, filled_texts
 
 _FIELDS = ("prompt", "a", "b")
 """Fields of a row that hold a question."""
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         head = VolatileHead.load(args.head)
-        exam = wrong_by_language(head, read_texts(args.exam, 1, args.seed))
+        exam = wrong_by_language(head, filled_texts(args.exam, 1, args.seed))
         made = table("language", "volatile, n", "served", "not volatile, n", "barred")
         for name, row in sorted(exam.items()):
             served, barred = share(row["served"], row["volatile"]), share(row["barred"], row["others"])

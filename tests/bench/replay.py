@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from gateway.parts.lab.replay.run import Replayed, replay
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from policies.model import Policy
 from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
@@ -28,7 +28,7 @@ from tests.support.scripted_world import World, policy
 def timed(folder: Path, candidate: Policy, check: int | None) -> tuple[Replayed, float]:
     """Replay a ledger on one core; return the result and the CPU seconds, this process's threads together."""
     began = time.process_time()
-    with opened(folder, threads=1) as database:
+    with connect(folder, threads=1) as database:
         replayed = replay(database, candidate, verify=check)
     return replayed, time.process_time() - began
 

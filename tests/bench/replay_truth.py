@@ -28,7 +28,7 @@ from gateway.measures.intervals import wilson
 from gateway.parts.lab.replay.figures import FigureChange
 from gateway.parts.lab.replay.run import Replayed, replay
 from gateway.parts.ledger.columns import Row
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
@@ -81,7 +81,7 @@ def run(number: int, requests: int, seed: int = 0) -> Run:
         folder = Path(name)
         served = list(world.live(base))
         write_ledger(folder, served, [world.basis(base)], world.ratings(served))
-        with opened(folder, threads=1) as database:
+        with connect(folder, threads=1) as database:
             replayed = replay(database, candidate, verify=100, seed=number)
     rows = list(world.live(candidate))
     truth = truth_of(rows, candidate.slo.ttft.p99 or 0.0)

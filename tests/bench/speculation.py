@@ -25,7 +25,7 @@ import httpx2
 from gateway.config.schema import LocalModel
 from gateway.parts.local.child import Child
 from gateway.parts.local.local_model import find_gguf, local_child
-from gateway.parts.local.state import claim
+from gateway.parts.local.state import claimed_folder
 
 EXAMPLE: Final = (
     "Text: Invoice INV-104 of 3 May 2025 from Harbour Supplies, Rotterdam, to Anna Visser: 3 brackets, 13.50 EUR.\n"
@@ -51,7 +51,7 @@ def texts(rounds: int) -> list[str]:
 @asynccontextmanager
 async def served(model: LocalModel) -> AsyncIterator[httpx2.AsyncClient]:
     """Serve the shipped model with these options; provide a client of its server."""
-    with TemporaryDirectory(prefix="tierline-bench-") as folder, claim(Path(folder)) as state:
+    with TemporaryDirectory(prefix="tierline-bench-") as folder, claimed_folder(Path(folder)) as state:
         spec, base_url, key = local_child(model, state)
         child = Child(replace(spec, vital=True), lambda line: None)
         life = asyncio.create_task(child.run())

@@ -10,7 +10,7 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import segments_of
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from tests.bench import console
 from tests.bench.console_files import Spread, multiply
 from tests.gateway.telemetry.conftest import server, store
@@ -29,7 +29,7 @@ async def test_pages_are_measured_over_many_requests(
     folder, day_ms = tmp_path / "ledger", 86_400_000
     multiply(tmp_path / "seeds", folder, Spread(12_000, int(time.time() * 1000) - day_ms, day_ms / 12_000), print)
     assert len(segments_of(folder, "requests")) == 1
-    with opened(folder) as ledger:
+    with connect(folder) as ledger:
         sql = "SELECT count(*), count(DISTINCT request_id), count(DISTINCT total_ms) > 1000 FROM requests"
         assert ledger.execute(sql).fetchall() == [(12_000, 12_000, True)]
         assert ledger.execute("SELECT count(*) FROM requests_hot").fetchall() == [(10_000,)]

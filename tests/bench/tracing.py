@@ -29,7 +29,7 @@ from typing import Any
 
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger, encode
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of
 from gateway.telemetry.trace import NO_PARENT, Trace
 from tests.bench.command import bench_parser
@@ -191,7 +191,7 @@ def afterwards(trace: Trace, ledger: Ledger, rounds: int, times: int = 100) -> F
                 began = time.thread_time_ns()
                 if kept:
                     hop_details.complete(trace)
-                encode(trace, ledger, recorder)
+                ledger_blob(trace, ledger, recorder)
                 took += time.thread_time_ns() - began
             spent[kept] = took / times / 1000
         if turn > 1:
@@ -209,7 +209,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attributes = sum(len(hop.attributes) for hop in trace.hops)
     figures = [*on_path(trace, options.rounds), afterwards(trace, ledger, options.rounds)]
     ledger.kept = HEAD
-    size = len(encode(trace, ledger, DecisionRecorder({})))
+    size = len(ledger_blob(trace, ledger, DecisionRecorder({})))
     if options.json:
         print(json.dumps([vars(one) | {"met": one.met} for one in figures], indent=2))
     else:

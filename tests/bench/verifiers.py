@@ -21,12 +21,12 @@ import numpy as np
 
 from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.measures.curves import Floats, calibration_error
-from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, digest_of, read_rows, sampled
+from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, file_digest, read_rows, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.figures import Interval, interval
 from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.answer_heads import fit_head
-from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, pairs_of
+from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, model_pairs
 from gateway.parts.fit.training.sheet import trained_on
 from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
@@ -109,7 +109,7 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     fitted_to = trained_on(served.folder / SHEET_FILE)
     seen: set[str] = set()
     for path in args.data:
-        digest = digest_of(path)
+        digest = file_digest(path)
         for row in read_rows(path):
             by_set.setdefault(row.dataset, []).append(row)
             seen.update([row.dataset] if digest in fitted_to else ())
@@ -205,7 +205,7 @@ def _figures(data: _Set, by: str, labels: int, seed: int) -> dict[str, Any] | No
     known = np.isfinite(data.said)
     pairs = [
         (small[known[small]], large[known[small]])
-        for small, large in pairs_of(data.models, data.prompts, data.right, 2 * labels)
+        for small, large in model_pairs(data.models, data.prompts, data.right, 2 * labels)
         if known[small].sum() >= 2 * labels
     ]
     if not pairs:

@@ -30,7 +30,7 @@ from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.lab.replay.run import replay
 from gateway.parts.ledger.live import LiveArchive
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from policies.loader import made_policy
 from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml
@@ -91,7 +91,7 @@ def differs(ledger: Path, data: dict[str, Any]) -> bool:
     """Return whether a try's figures differ from those of a replay of the edited policy."""
     content = parse_yaml(data["edited"], Path("chat.yaml")).value
     candidate = made_policy(content, Path("chat.yaml"), {"ladder": TIERS})
-    with opened(ledger, threads=1) as database:
+    with connect(ledger, threads=1) as database:
         told = orjson.loads(orjson.dumps(replay(database, candidate, verify=0).as_json()))
     figures = {
         name: {part: data["tried"]["figures"][name][part] for part in one} for name, one in told["figures"].items()

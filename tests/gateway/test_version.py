@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from gateway.version import version_of
+from gateway.version import package_version
 from tests.support.gateway import ROOT
 
 CHANGELOG = "# Changelog\n\n## [Unreleased]\n\n## [0.3.0] - 2026-11-26\n\n## [0.2.9] - 2026-11-01\n"
@@ -34,21 +34,21 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_tag_is_a_release_and_what_follows_is_not(checkout: Path) -> None:
     """Commits after a tag belong to the next release; changed files are told."""
     _git(checkout, "tag", "v0.3.0")
-    assert version_of(checkout) == "0.3.0"
+    assert package_version(checkout) == "0.3.0"
     _commit(checkout)
     _commit(checkout)
-    assert re.fullmatch(r"0\.3\.1\.dev2\+g[0-9a-f]{8}", version_of(checkout))
+    assert re.fullmatch(r"0\.3\.1\.dev2\+g[0-9a-f]{8}", package_version(checkout))
     (checkout / "CHANGELOG.md").write_text(CHANGELOG + "\n")
-    assert re.fullmatch(r"0\.3\.1\.dev2\+g[0-9a-f]{8}\.dirty", version_of(checkout))
+    assert re.fullmatch(r"0\.3\.1\.dev2\+g[0-9a-f]{8}\.dirty", package_version(checkout))
 
 
 def test_without_a_tag_it_is_the_newest_release_and_the_commit(checkout: Path, tmp_path: Path) -> None:
     """So it is in a shallow clone of a tagged repository, which has the tag no more."""
-    assert re.fullmatch(r"0\.3\.0\+g[0-9a-f]{8}", version_of(checkout))
+    assert re.fullmatch(r"0\.3\.0\+g[0-9a-f]{8}", package_version(checkout))
     _git(checkout, "tag", "v0.3.0")
     _commit(checkout)
     _git(tmp_path, "clone", "-q", "--depth", "1", f"file://{checkout}", "shallow")
-    assert re.fullmatch(r"0\.3\.0\+g[0-9a-f]{8}", version_of(tmp_path / "shallow"))
+    assert re.fullmatch(r"0\.3\.0\+g[0-9a-f]{8}", package_version(tmp_path / "shallow"))
 
 
 def test_an_archive_knows_its_tag(checkout: Path, tmp_path: Path) -> None:
@@ -60,21 +60,21 @@ def test_an_archive_knows_its_tag(checkout: Path, tmp_path: Path) -> None:
         folder.mkdir()
         _git(checkout, "archive", "-o", str(folder / "a.tar"), "HEAD")
         subprocess.run(["tar", "-xf", "a.tar"], cwd=folder, check=True)
-        assert re.fullmatch(wanted, version_of(folder))
+        assert re.fullmatch(wanted, package_version(folder))
 
 
 def test_files_alone_are_the_newest_release(tmp_path: Path) -> None:
     """A copy of the files without git, and the marks that no archive filled in."""
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
-    assert version_of(tmp_path) == "0.3.0"
+    assert package_version(tmp_path) == "0.3.0"
     (tmp_path / ".git_archival.txt").write_text((ROOT / ".git_archival.txt").read_text())
-    assert version_of(tmp_path) == "0.3.0"
+    assert package_version(tmp_path) == "0.3.0"
 
 
 def test_an_sdist_keeps_what_it_was_built_as(tmp_path: Path) -> None:
     (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
     (tmp_path / "PKG-INFO").write_text("Name: tierline\nVersion: 0.4.0.dev7+gabc\n\nVersion: 9\n")
-    assert version_of(tmp_path) == "0.4.0.dev7+gabc"
+    assert package_version(tmp_path) == "0.4.0.dev7+gabc"
 
 
 def test_the_command_says_it() -> None:
@@ -82,9 +82,9 @@ def test_the_command_says_it() -> None:
     said = subprocess.run(
         [sys.executable, "-m", "tierline", "--version"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    assert said == f"tierline {version_of(ROOT)}\n"
+    assert said == f"tierline {package_version(ROOT)}\n"
     newest = re.findall(r"^## \[(\d+\.\d+\.\d+)\] - 20\d\d-\d\d-\d\d$", (ROOT / "CHANGELOG.md").read_text(), re.M)[0]
-    assert Version(version_of(ROOT)) >= Version(newest)
+    assert Version(package_version(ROOT)) >= Version(newest)
     assert installed_version("tierline")
 
 

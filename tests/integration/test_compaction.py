@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.dialects.responses.compaction import opened, sealed
+from gateway.dialects.responses.compaction import opened_summary, sealed
 from tests.support.app import in_process
 from tests.support.ask import record_at
 from tests.support.gateway import CHAT, Gateway
@@ -125,9 +125,9 @@ async def test_a_compaction_is_its_tenants_own(tmp_path: Path, local_upstream: U
 @pytest.mark.parametrize("text", ["", "a", "日本語 \ud800", "long " * 10_000])
 def test_a_summary_is_read_by_who_made_it(text: str) -> None:
     item = {"encrypted_content": sealed(b"secret", "t", text)}
-    read = opened(b"secret", "t", item)
+    read = opened_summary(b"secret", "t", item)
     assert read is not None and read["content"].endswith(text)
-    assert opened(b"other", "t", item) is opened(b"secret", "u", item) is None
+    assert opened_summary(b"other", "t", item) is opened_summary(b"secret", "u", item) is None
     assert sealed(b"secret", "t", text) != sealed(b"secret", "t", text)
 
 

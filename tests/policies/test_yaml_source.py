@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from policies.errors import ConfigError, Finding, InvalidYaml, UnreadableFile
-from policies.yaml_source import MAX_BYTES, Document, parse_yaml, read_yaml, written
+from policies.yaml_source import MAX_BYTES, Document, parse_yaml, read_yaml, yaml_text
 
 Read = Callable[[str], Document]
 
@@ -214,7 +214,7 @@ def test_a_key_has_a_column_too(read: Read) -> None:
 )  # fmt: skip
 def test_what_is_written_is_read_again(read: Read, value: Any) -> None:
     """On one line, within braces and brackets as well."""
-    text = written({"a": [value, value], "b": value})
+    text = yaml_text({"a": [value, value], "b": value})
     assert "\n" not in text
     assert read(text + "\n").value == {"a": [value, value], "b": value}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.dialects.messages.backend import messages_request
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.reasoning import NOBODY
 from policies.input import InputRules
 from routing.shortening import history_span, minified, shorter_input
@@ -106,7 +106,7 @@ def test_every_provider_takes_what_is_left(
     """Calls and results in pairs, roles in turn, no empty content: as chat completions and as Anthropic's messages."""
     body = {"model": "m", "messages": shortened(conversation(*results), rules), "tools": TOOLS}
     assert chat.refusal_of(body) is None
-    made = messages_request(body, "claude-sonnet-5", facts_of("claude-sonnet-5"), NOBODY, stream=False)
+    made = messages_request(body, "claude-sonnet-5", facts_of_model("claude-sonnet-5"), NOBODY, stream=False)
     assert claude.refusal_of(made.body) is None
 
 
@@ -125,7 +125,7 @@ def test_every_provider_takes_a_summary_in_place_of_a_span(
     instead = [{"role": "assistant", "content": "So far"}, {"role": "user", "content": "Go on."}]
     body = {"model": "m", "messages": [*messages[: span.start], *instead, *messages[span.stop :]], "tools": TOOLS}
     assert chat.refusal_of(body) is None
-    made = messages_request(body, "claude-sonnet-5", facts_of("claude-sonnet-5"), NOBODY, stream=False)
+    made = messages_request(body, "claude-sonnet-5", facts_of_model("claude-sonnet-5"), NOBODY, stream=False)
     assert claude.refusal_of(made.body) is None
 
 

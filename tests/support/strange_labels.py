@@ -10,7 +10,7 @@ import numpy as np
 
 from gateway.telemetry.label import packed_vector
 from routing.difficulty.model import DifficultyModel
-from routing.difficulty.text_statistics import counts_of, read
+from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedding.embedder import StaticEmbedder, bounded
 from routing.features import features_of_text
 from tests.support.strange_models import RIGHT, WRONG, Language
@@ -50,7 +50,7 @@ def label_rows(
                 "classifier": model.version, "embedder": embedder.name, "in_domain": rated.in_domain,
                 "kind": rated.kind, "quantile": rated.quantile, "p_right": list(rated.p_right),
                 "tokens_in": features.approx_tokens, "has_tools": False, "vector": packed_vector(vector),
-                "counts": counts_of(features, read(bounded(prompt))).tolist(),
+                "counts": counts_of(features, tokenise(bounded(prompt))).tolist(),
                 "messages": [{"role": "user", "content": prompt}],
             }
         )  # fmt: skip

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from tests.support.connection import Received
 from tests.support.upstream import Reply, Upstream
 
@@ -139,7 +139,7 @@ class StrictMessages(Upstream):
         """A request to count tokens as one to answer: it has no limit, and must not have what is not counted."""
         for name in ("max_tokens", "stream", "stop_sequences", "metadata", "service_tier", *_SAMPLING):
             _require(name not in body, f"{name}: Extra inputs are not permitted")
-        return {**body, "max_tokens": facts_of(body["model"]).max_output or 1 << 20}
+        return {**body, "max_tokens": facts_of_model(body["model"]).max_output or 1 << 20}
 
     def _message(self, body: dict[str, Any]) -> dict[str, Any]:
         if self._choose is not None:
@@ -192,7 +192,7 @@ class StrictMessages(Upstream):
             allowed |= _OF_BETAS
         for name in body:
             _require(name in allowed, f"{name}: Extra inputs are not permitted")
-        facts = facts_of(body["model"])
+        facts = facts_of_model(body["model"])
         _require(isinstance(body.get("max_tokens"), int), "max_tokens: Field required")
         most = facts.max_output or 1 << 20
         _require(0 <= body["max_tokens"] <= most, f"max_tokens: {body['max_tokens']} > {most}")

@@ -26,9 +26,9 @@ from tools.cross_encoder_artefact import (
     padded,
     pair_encoder,
     quantized,
-    save,
+    save_encoder,
 )
-from tools.cross_encoder_data import LEFT_OUT_FAMILIES, counted, parted, read_languages
+from tools.cross_encoder_data import LEFT_OUT_FAMILIES, pair_counts, parted, read_languages
 from tools.fine_tuning import bert_of
 from tools.question_families import SHIPPED, Intent, QuestionFamily, read_families
 from tools.question_pairs import QuestionPair, clusters_of
@@ -81,7 +81,7 @@ def test_an_epoch_is_drawn_anew_and_can_be_drawn_again() -> None:
     assert first == source.epoch(600, seed=0)
     made = [{(pair.a, pair.b) for pair in epoch if pair.dataset == "rules"} for epoch in (first, second)]
     assert len(made[0] & made[1]) < len(made[0]) / 2
-    assert counted(first)["families"] > 250
+    assert pair_counts(first)["families"] > 250
 
 
 def weights() -> dict[str, np.ndarray]:
@@ -118,7 +118,7 @@ def test_the_model_that_is_written_is_the_one_that_the_cache_loads(tmp_path: Pat
     """In 8 bits and calibrated, it agrees with itself in 32; its sheet names its hash, threshold and languages."""
     checked = [*of_families(), *labelled("near")]
     fit = finish(weights(), TOKENIZER, checked, {"near"}, lambda *_: None)
-    digest = save(fit, TOKENIZER, tmp_path, {"what": "a test"})
+    digest = save_encoder(fit, TOKENIZER, tmp_path, {"what": "a test"})
     sheet = json.loads((tmp_path / "sheet.json").read_text())
     assert (sheet["sha256"], sheet["strict"]) == (digest, fit.strict)
     assert (sheet["languages"], sheet["scripts"]) == (["de", "en"], ["Latin"])
@@ -157,9 +157,9 @@ def test_no_sheet_is_written_without_languages(tmp_path: Path) -> None:
         parted([], [*families(40), replace(families(1)[0], name="ensam", language="sv")])
     fit = CrossEncoderFit(b"", 0.9, {}, {})
     with pytest.raises(DataError, match="English alone"):
-        save(fit, TOKENIZER, tmp_path, {})
+        save_encoder(fit, TOKENIZER, tmp_path, {})
     with pytest.raises(DataError, match="does not list sv"):
-        save(replace(fit, offsets={"en": 0.0, "sv": 0.0}), TOKENIZER, tmp_path, {})
+        save_encoder(replace(fit, offsets={"en": 0.0, "sv": 0.0}), TOKENIZER, tmp_path, {})
     assert not list(tmp_path.iterdir())
 
 

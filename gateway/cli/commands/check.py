@@ -142,9 +142,9 @@ def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]
 
 
 def _why_no_credentials(auth: CloudAuth) -> str:
-    from gateway.tiers.build import identity_for
+    from gateway.tiers.build import new_identity
 
-    identity = identity_for(auth)
+    identity = new_identity(auth)
     return "" if identity is None or identity.tried() is not None else identity.failure
 
 

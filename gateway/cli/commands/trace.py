@@ -13,7 +13,7 @@ from rich.console import Console
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, whole
-from gateway.cli.records import find
+from gateway.cli.records import find_record
 from gateway.cli.request_list import (
     add_filter_flags,
     add_tail_flags,
@@ -25,7 +25,7 @@ from gateway.cli.request_list import (
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.telemetry import reader
-from gateway.telemetry.feedback import Feedback, Key, key_of
+from gateway.telemetry.feedback import Feedback, Key, feedback_key
 from gateway.telemetry.view import draw
 
 _NOTHING: Final = "no request has been recorded yet; send one and try again"
@@ -85,12 +85,12 @@ def _draw(blobs: Sequence[bytes], feedback: Mapping[Key, Feedback]) -> None:
     for number, record in enumerate(map(orjson.loads, blobs)):
         if number:
             console.print()
-        draw(record, console, feedback.get(key_of(record["ledger"])))
+        draw(record, console, feedback.get(feedback_key(record["ledger"])))
 
 
 async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[bytes]:
     if args.what == "show":
-        blob = await find(store, files_of_store(args), args.request_id)
+        blob = await find_record(store, files_of_store(args), args.request_id)
         if blob is None:
             raise CommandError(f"no request {args.request_id!r} among those kept; `tierline trace list` shows them")
         return [blob]

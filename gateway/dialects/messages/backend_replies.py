@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gateway.chat.normalised import STOPPED_BY, finish_reason_of, json_text, new_call_id
 from gateway.chat.usage import BEGUN, CACHE_WRITES, COST_WORDS, count_in, standardise
-from gateway.dialects.messages.sealing import sealed
+from gateway.dialects.messages.sealing import seal
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 
@@ -59,7 +59,7 @@ def completion_of(message: Mapping[str, Any], maker: Maker, *, native: bool) -> 
     calls: list[dict[str, Any]] = []
     details: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []
-    blocks = [sealed(block, maker) for block in message["content"]]
+    blocks = [seal(block, maker) for block in message["content"]]
     for block in blocks:
         kind = block.get("type")
         if kind == "text":
@@ -223,7 +223,7 @@ class MessageChunks:
         kind = block["type"]
         self._chars = 0
         if self._native:
-            self._pending.append({**event, "content_block": _begun(sealed(block, self._maker), kind)})
+            self._pending.append({**event, "content_block": _begun(seal(block, self._maker), kind)})
         if kind == "text":
             self._block = (kind, 0)
             self._citations = list(block.get("citations") or ())
@@ -242,7 +242,7 @@ class MessageChunks:
             return chunks + (self._signature(block["signature"]) if block.get("signature") else [])
         self._block = (kind, 0)
         if kind == "redacted_thinking":
-            detail = _detail(sealed(block, self._maker), self._details)
+            detail = _detail(seal(block, self._maker), self._details)
             self._details += 1
             return [self._chunk({DETAILS: [detail]})]
         # A block of a server's tool, which only a client of the same dialect gets.
@@ -335,5 +335,5 @@ def _begun(block: dict[str, Any], kind: str) -> dict[str, Any]:
 
 
 def _sealed_delta(event: dict[str, Any], maker: Maker) -> dict[str, Any]:
-    delta: dict[str, Any] = sealed(event["delta"], maker)
+    delta: dict[str, Any] = seal(event["delta"], maker)
     return {**event, "delta": delta}

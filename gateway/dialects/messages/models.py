@@ -53,7 +53,7 @@ _UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True, p
 
 
 @lru_cache(maxsize=64)
-def facts_of(model: str) -> ClaudeFacts:
+def facts_of_model(model: str) -> ClaudeFacts:
     """Return what is known of a model by its name, in the form of any platform (`anthropic.claude-opus-4-6-v1:0`)."""
     match = _VERSION.search(model)
     if "claude" not in model or match is None:

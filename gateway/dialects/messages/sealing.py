@@ -52,7 +52,7 @@ def _unsealed(block: Any, maker: Maker) -> Any:
     return {"type": kind, "text": block["text"]} if own is None and kind == "text" else own
 
 
-def sealed(block: Any, maker: Maker) -> Any:
+def seal(block: Any, maker: Maker) -> Any:
     """Return a content block with its signed and encrypted texts sealed, to hand it out."""
     kind = block.get("type")
     if kind == "thinking":

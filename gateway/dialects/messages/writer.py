@@ -10,7 +10,7 @@ import orjson
 
 from gateway.chat.completions import Assembler
 from gateway.chat.normalised import STOPPED_BY, new_completion_id
-from gateway.chat.usage import CACHE_WRITES, HOUR_WRITES, SHORT_WRITES, count_in, part_of
+from gateway.chat.usage import CACHE_WRITES, HOUR_WRITES, SHORT_WRITES, count_in, portion
 from gateway.dialects.messages.backend_replies import TEXT_CHARS
 from gateway.dialects.messages.turns import CallIds
 from gateway.dialects.native import NATIVE
@@ -104,8 +104,8 @@ def messages_usage(usage: Mapping[str, Any] | None) -> dict[str, Any]:
     usage = usage or {}
     tokens_in, tokens_out = count_in(usage.get("prompt_tokens")) or 0, count_in(usage.get("completion_tokens")) or 0
     details = usage.get("prompt_tokens_details")
-    read = part_of(details, "cached_tokens", tokens_in)
-    written = part_of(details, "cache_write_tokens", tokens_in - read)
+    read = portion(details, "cached_tokens", tokens_in)
+    written = portion(details, "cache_write_tokens", tokens_in - read)
     thought = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     return {
         "input_tokens": tokens_in - read - written,
@@ -123,7 +123,7 @@ def _usage_of(value: Mapping[str, Any]) -> dict[str, Any]:
     named = _SERVICE_TIERS.get(tier) if isinstance(tier, str) else None
     usage = value.get("usage")
     writes = ((usage or {}).get("prompt_tokens_details") or {}).get(CACHE_WRITES)
-    divided = {name: part_of(writes, name, usage["prompt_tokens"]) for name in _LIFETIMES} if usage and writes else None
+    divided = {name: portion(writes, name, usage["prompt_tokens"]) for name in _LIFETIMES} if usage and writes else None
     return {**messages_usage(usage), "cache_creation": divided, "inference_geo": None, "service_tier": named}
 
 

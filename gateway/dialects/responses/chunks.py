@@ -26,7 +26,7 @@ from gateway.dialects.responses.reply import (
     native_event,
     number_details,
     sealed_details,
-    usage_of,
+    usage_in,
 )
 
 _NO_CHOICES: Final[list[Any]] = []
@@ -342,7 +342,7 @@ class ResponseChunks:
             {"status": _STATUS[event["type"]], **response}, calls=bool(self._calls), legacy=self._request.legacy
         )
         chunks.append(self._chunk({}, finish))
-        if (usage := usage_of(response)) is not None:
+        if (usage := usage_in(response)) is not None:
             chunks.append({**self._head, "choices": [], "usage": usage})
         return chunks
 

@@ -15,7 +15,7 @@ from gateway.dialects.responses.compaction import (
     asked_of,
     is_compaction,
     is_trigger,
-    opened,
+    opened_summary,
     sealed,
 )
 from gateway.dialects.responses.compaction_events import CompactionEvents
@@ -24,7 +24,7 @@ from gateway.dialects.responses.items import Json, listed_item, usage_object, wi
 from gateway.dialects.responses.reading import (
     ENCRYPTED,
     LOGPROBS,
-    chat_body,
+    chat_request,
     check_limits,
     entries_of,
     is_reference,
@@ -35,7 +35,7 @@ from gateway.dialects.responses.reading import (
 from gateway.dialects.responses.response_object import (
     ItemIds,
     ResponseHead,
-    failure_of,
+    response_error,
     response_of_item,
     whole_response,
 )
@@ -189,12 +189,12 @@ class ResponsesClient:
         if any(is_compaction(item) for _, item in entries):
             entries = [(at, self._expanded(at, item) if is_compaction(item) else item) for at, item in entries]
         if self.compacts and entries:
-            check = partial(chat_body, {}, entries, hosted=True, kept=False)
+            check = partial(chat_request, {}, entries, hosted=True, kept=False)
             await off_loop(check) if large else check()
             self._users = [listed_item(item, self._ids.new("message")) for _, item in entries if _is_users(item)]
             entries = [("input", asked_of(entries))]
         entries = self._some(entries, body)
-        translate = partial(chat_body, body, entries, hosted=self._hosted, kept=self.ttl_s > 0)
+        translate = partial(chat_request, body, entries, hosted=self._hosted, kept=self.ttl_s > 0)
         large = large or len(entries) > _MANY_ITEMS
         chat, native, names = await off_loop(translate) if large else translate()
         check_limits(chat["messages"], self._most)
@@ -271,7 +271,7 @@ class ResponsesClient:
         """Return OpenAI's error envelope, which this API has too; a response in the background is kept as failed."""
         if self.background and self._head is not None:
             members = {"code": error.code, "message": error.message}
-            self._keep(self._head.of("failed", error=failure_of(members)))
+            self._keep(self._head.of("failed", error=response_error(members)))
         return error.body()
 
     def at(self, status: str) -> Json:
@@ -284,7 +284,7 @@ class ResponsesClient:
 
     def _expanded(self, at: str, item: Json) -> Json:
         """Return the message that a compaction stands for. Raises InvalidRequest."""
-        message = opened(self._secret, self.owner, item)
+        message = opened_summary(self._secret, self.owner, item)
         if message is None:
             what = "was not made here for this key's team or tenant, or was changed since."
             raise unsupported(f"{at}.encrypted_content", what)

@@ -69,7 +69,7 @@ def sealed(secret: bytes, owner: str, summary: str) -> str:
     return MARK + urlsafe_b64encode(_tag(hidden, key) + hidden).decode()
 
 
-def opened(secret: bytes, owner: str, item: Mapping[str, Any]) -> Json | None:
+def opened_summary(secret: bytes, owner: str, item: Mapping[str, Any]) -> Json | None:
     """Return the message that a compaction stands for; None if it was not made here for this owner.
 
     It is never longer than what was sent: where there is no secret, anybody can sign what would unpack to gigabytes.

@@ -37,13 +37,13 @@ from gateway.dialects.responses.response_object import (
     SEARCHES,
     Names,
     ResponseHead,
-    failure_of,
     in_namespace,
     message_item,
     native_end,
     outcome_of,
     reason_of,
     renamed,
+    response_error,
     text_part,
 )
 
@@ -293,7 +293,7 @@ class ResponseEvents:
             output[self._message.index] = self._message.item("incomplete")
         for call in self._calls.values():
             output[call.index] = call.item("incomplete")
-        response = self._head.of("failed", output, self._usage, error=failure_of(error))
+        response = self._head.of("failed", output, self._usage, error=response_error(error))
         self._ended(response)
         written.append(self._event("response.failed", response=self._shown(response)))
         return b"".join(written)

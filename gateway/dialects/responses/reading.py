@@ -177,7 +177,7 @@ def _type_of(item: Any, at: str) -> str:
     return kind
 
 
-def chat_body(
+def chat_request(
     body: Mapping[str, Any], entries: Sequence[tuple[str, Any]], *, hosted: bool, kept: bool
 ) -> tuple[Json, Native, dict[str, tuple[str, str]]]:
     """Return the chat completion's body, its own form, and the names of its tools that the API has in namespaces.

@@ -52,7 +52,7 @@ class NotAResponse(Exception):
 # --- whole replies ----------------------------------------------------------------------------------------------------
 
 
-def completion_of(response: Mapping[str, Any], request: ResponsesRequest, maker: Maker) -> dict[str, Any]:
+def chat_answer(response: Mapping[str, Any], request: ResponsesRequest, maker: Maker) -> dict[str, Any]:
     """Return the chat completion of a whole response. Raises ReplyFailed or NotAResponse."""
     output = response.get("output")
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
@@ -72,7 +72,7 @@ def completion_of(response: Mapping[str, Any], request: ResponsesRequest, maker:
     if request.native:
         message[NATIVE] = [native_event({"type": _last_event(response), "response": response}, request, maker)]
     choice = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": finish, **stopped}
-    completion = {**head_of(response), "object": "chat.completion", "choices": [choice], "usage": usage_of(response)}
+    completion = {**head_of(response), "object": "chat.completion", "choices": [choice], "usage": usage_in(response)}
     for name in ("service_tier", "metadata"):
         if response.get(name):
             completion[name] = response[name]
@@ -129,7 +129,7 @@ def head_of(response: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def usage_of(response: Mapping[str, Any]) -> dict[str, Any] | None:
+def usage_in(response: Mapping[str, Any]) -> dict[str, Any] | None:
     """Return the usage of a response in the words of chat completions; None if there is none."""
     usage = response.get("usage")
     if not isinstance(usage, dict):

@@ -217,7 +217,7 @@ def _moderation(result: Any) -> Any:
     return results[0] if isinstance(results, list) and results else result
 
 
-def failure_of(error: Mapping[str, Any]) -> Json:
+def response_error(error: Mapping[str, Any]) -> Json:
     """Return the error of a failed response; the codes that it may have are few."""
     code = error.get("code")
     return {

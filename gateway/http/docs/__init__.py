@@ -16,7 +16,7 @@ HEADERS: Final = {
 STYLE: Final = (Path(__file__).parent / "docs.css").read_bytes()
 
 
-def page(document: dict[str, Any]) -> bytes:
+def docs_page(document: dict[str, Any]) -> bytes:
     """Return the HTML of a document that `gateway.http.openapi` made."""
     components, listed = document["components"], dict[str, list[str]]()
     for path, operations in document["paths"].items():

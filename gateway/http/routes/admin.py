@@ -18,7 +18,7 @@ from cache.administration import Purged
 from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
+from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
 from gateway.keys.roles import Person
 from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
@@ -37,8 +37,8 @@ async def _id(entry_id: str) -> str:
     return entry_id
 
 
-_Sees = Annotated[Person, needs("cache.see")]
-_Purges = Annotated[Person, needs("cache.purge")]
+_Sees = Annotated[Person, needs_role("cache.see")]
+_Purges = Annotated[Person, needs_role("cache.purge")]
 _EntryId = Annotated[str, Depends(_id)]
 
 

@@ -10,13 +10,13 @@ from fastapi import APIRouter, Query
 
 from gateway.audit.entries import Kind
 from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.http.api_route import BodyRoute, Served, needs
+from gateway.http.api_route import BodyRoute, Served, needs_role
 from gateway.keys.roles import Person
 from gateway.keys.self_service import may_read
 
 router: Final = APIRouter(prefix="/admin/audit", tags=["Audit"], route_class=BodyRoute)
 _MOST: Final = 1000
-_Sees = Annotated[Person, needs("audit.see")]
+_Sees = Annotated[Person, needs_role("audit.see")]
 
 
 @router.get("")

@@ -10,7 +10,7 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.errors import InvalidRequest
-from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
+from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.keys.records import team_of
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
@@ -19,8 +19,8 @@ from gateway.keys.self_service import may_with
 from gateway.quotas.terms import Per
 
 router: Final = APIRouter(prefix="/admin/budgets", tags=["Budgets"], route_class=BodyRoute)
-_Sees = Annotated[Person, needs("usage.see")]
-_Changes = Annotated[Person, needs("teams.change")]
+_Sees = Annotated[Person, needs_role("usage.see")]
+_Changes = Annotated[Person, needs_role("teams.change")]
 
 
 class AdjustRequest(Body):

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar, Final
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.caching.conversations import named
+from gateway.caching.conversations import with_ids
 from gateway.dialects.responses.items import Json as Shown
 from gateway.dialects.responses.items import listed_item
-from gateway.dialects.responses.reading import chat_body, unsupported
+from gateway.dialects.responses.reading import chat_request, unsupported
 from gateway.errors import NotFound
 from gateway.http.api_route import Body, BodyRoute, Owner, Served
 from gateway.http.routes.kept_responses import ShownItems
@@ -43,8 +43,8 @@ def _checked(items: Sequence[Shown]) -> list[Shown]:
     """Return items with ids, once it is clear that a request could have them. Raises InvalidRequest."""
     if len(items) > _MOST_AT_ONCE:
         raise unsupported("items", f"may have up to {_MOST_AT_ONCE} items at a time.")
-    chat_body({}, [(f"items[{i}]", item) for i, item in enumerate(items)], hosted=True, kept=True)
-    return [listed_item(item, "") for item in named(items)]
+    chat_request({}, [(f"items[{i}]", item) for i, item in enumerate(items)], hosted=True, kept=True)
+    return [listed_item(item, "") for item in with_ids(items)]
 
 
 @router.post("")

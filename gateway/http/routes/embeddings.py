@@ -110,7 +110,7 @@ class _Embedding(SideExchange):
         limits = self.steps.deployment.limits
         raw = await self.body(limits.body)
         body, large = await self._route.bodies.read_object(raw, tokens=True)
-        check = partial(checked, body)
+        check = partial(embedding_request, body)
         request = await off_loop(check) if large else check()
         large = large or len(request.inputs) > _FEW_INPUTS
         self.client.watch()
@@ -334,7 +334,7 @@ def _may_help(error: BackendError, *, elsewhere: bool) -> bool:
     return elsewhere or passing or isinstance(error, InvalidReply | Truncated | Unreachable)
 
 
-def checked(body: Mapping[str, Any]) -> EmbeddingsRequest:
+def embedding_request(body: Mapping[str, Any]) -> EmbeddingsRequest:
     """Return the request in a body. Raises InvalidRequest."""
     model = body.get("model")
     if model is None:

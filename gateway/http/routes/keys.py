@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Served, needs, permit
+from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
 from gateway.keys.made_keys import change_key, check_owner, make_key, rotate_key
 from gateway.keys.moving import export_lines, read_export
 from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public, team_of
@@ -40,13 +40,13 @@ _Metadata = Annotated[
 """As OpenAI's API has it: workers hold it in memory with each key."""
 Kind = Literal["team", "tenant"]
 _SLACK: Final = 10.0
-_Sees = Annotated[Person, needs("keys.see")]
-_Makes = Annotated[Person, needs("keys.create")]
-_Rotates = Annotated[Person, needs("keys.rotate")]
-_Changes = Annotated[Person, needs("keys.change")]
-_Moves = Annotated[Person, needs("keys.move")]
-_SeesTeam = Annotated[Person, needs("teams.see")]
-_ChangesTeam = Annotated[Person, needs("teams.change")]
+_Sees = Annotated[Person, needs_role("keys.see")]
+_Makes = Annotated[Person, needs_role("keys.create")]
+_Rotates = Annotated[Person, needs_role("keys.rotate")]
+_Changes = Annotated[Person, needs_role("keys.change")]
+_Moves = Annotated[Person, needs_role("keys.move")]
+_SeesTeam = Annotated[Person, needs_role("teams.see")]
+_ChangesTeam = Annotated[Person, needs_role("teams.change")]
 
 
 class Said(Body):

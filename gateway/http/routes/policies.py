@@ -24,14 +24,14 @@ from starlette.responses import Response
 from cache.store.base import StoreUnavailable
 from gateway.config.warnings import findings_in
 from gateway.errors import Conflict, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, needs
+from gateway.http.api_route import Body, BodyRoute, needs_role
 from gateway.http.policy_jobs import PolicyJobs, policy_file
 from gateway.http.routes.live_view import LiveRequest, live_view, text_in
 from gateway.keys.roles import Person, may
 from gateway.registry.apply import apply_file
 from gateway.registry.records import InForce
 from gateway.registry.registry import PolicyRegistry, RegistryError
-from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
+from gateway.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
 from gateway.steps import Steps
 from policies.errors import ConfigError, Problem
 from policies.loader import read_policy
@@ -195,9 +195,9 @@ async def _known(admin: _Admin, surface: str) -> str:
 
 _Admin = Annotated[PolicyAdmin, Depends(_admin)]
 _Known = Annotated[str, Depends(_known)]
-_Looks = Annotated[Person, needs("look")]
-_Checks = Annotated[Person, needs("policies.check")]
-_Changes = Annotated[Person, needs("policies.change")]
+_Looks = Annotated[Person, needs_role("look")]
+_Checks = Annotated[Person, needs_role("policies.check")]
+_Changes = Annotated[Person, needs_role("policies.change")]
 
 
 @router.get("")
@@ -270,7 +270,7 @@ async def show_version(_: _Looks, admin: _Admin, surface: str, version: str) -> 
     """Show a version's text: `live`, or one by the beginning of its hash."""
     await admin.check_known(surface, removed=True)
     admin.check_store()
-    version_shown = await shown(admin.registry, surface, "" if version == "live" else version)
+    version_shown = await shown_version(admin.registry, surface, "" if version == "live" else version)
     return {"object": "policy.version", **version_shown}
 
 

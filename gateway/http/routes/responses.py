@@ -36,7 +36,7 @@ class ResponsesEndpoint:
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
-        dialect = client_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
+        dialect = dialect_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
         return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
 
     def answer_message(
@@ -46,7 +46,7 @@ class ResponsesEndpoint:
 
         `counted`: its owners' limits have counted it, with the handshake.
         """
-        dialect = client_of(self._steps, known_headers(scope["headers"]), recent=recent)
+        dialect = dialect_of(self._steps, known_headers(scope["headers"]), recent=recent)
         exchange = ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect)
         exchange.counted = counted
         return exchange.run()
@@ -139,7 +139,7 @@ class ResponsesExchange(Exchange):
         self.client.drop()
 
 
-def client_of(
+def dialect_of(
     steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = False, recent: dict[str, Any] | None = None
 ) -> ResponsesClient:
     """Return the dialect of one request's client."""

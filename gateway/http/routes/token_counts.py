@@ -22,7 +22,7 @@ from gateway.dialects.native import Native
 from gateway.http.api_route import BodyRoute, CountedCaller, Served
 from gateway.http.build_context import chosen_policy, clamp_of, models_of
 from gateway.http.openapi import MESSAGES_ERROR
-from gateway.http.routes.responses import client_of
+from gateway.http.routes.responses import dialect_of
 from gateway.keys.open_models import open_models
 from gateway.keys.records import KeyRecord
 from gateway.off_loop import off_loop
@@ -51,7 +51,7 @@ async def count_response(
     if given["model"] is None:
         given["model"] = AUTO
     large = request.state.large
-    client = client_of(steps, known_headers(request.scope["headers"]))
+    client = dialect_of(steps, known_headers(request.scope["headers"]))
     client.owner = caller.owner
     try:
         chat, _, large = await client.read(given, caller.tenant, large=large)
@@ -75,7 +75,7 @@ async def count_messages(
     tokens = await _counted(steps, caller.record, known_headers(headers), body, native, large=large)
     if tokens is None:
         reply.headers["x-tierline-estimated"] = "1"
-        tokens = await off_loop(partial(prompt_tokens, body)) if large else prompt_tokens(body)
+        tokens = await off_loop(partial(body_tokens, body)) if large else body_tokens(body)
     return {"input_tokens": tokens}
 
 
@@ -114,7 +114,7 @@ async def _counted(
         return None
 
 
-def prompt_tokens(body: Mapping[str, Any]) -> int:
+def body_tokens(body: Mapping[str, Any]) -> int:
     """Estimate the tokens of a chat-completions body: its texts, images, tool calls and tools."""
     tokens = float(features_of(body).approx_tokens)
     for message in body["messages"]:

@@ -53,7 +53,7 @@ def races_of(bars: Sequence[Bar]) -> list[Race]:
     return races + _race(group)
 
 
-def cost_of(bar: Bar) -> str:
+def used_by(bar: Bar) -> str:
     """Return in words what an attempt used: tokens, dollars."""
     told = bar.attributes
     tokens = int(told.get(names.GEN_AI_TOKENS_IN) or 0) + int(told.get(names.GEN_AI_TOKENS_OUT) or 0)
@@ -66,7 +66,7 @@ def loss_of(bar: Bar) -> str:
     """Return in words when an attempt lost its race and what it cost; empty if it did not lose one."""
     if not bar.lost:
         return ""
-    return f"cancelled at {milliseconds(bar.end_ms)}, {milliseconds(bar.duration_ms)} after it began: {cost_of(bar)}"
+    return f"cancelled at {milliseconds(bar.end_ms)}, {milliseconds(bar.duration_ms)} after it began: {used_by(bar)}"
 
 
 def _race(group: Sequence[Bar]) -> list[Race]:

@@ -26,7 +26,7 @@ class HopFact:
     state: str = ""
 
 
-def facts_of(attributes: Attributes, error: str | None = None) -> list[HopFact]:
+def hop_facts(attributes: Attributes, error: str | None = None) -> list[HopFact]:
     """Return the facts of a hop, in the order in which one asks for them."""
     facts = [fact for make in _IN_ORDER for fact in make(attributes)]
     return [*facts, HopFact("error", error.replace("_", " "), "bad")] if error else facts

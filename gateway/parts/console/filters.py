@@ -148,7 +148,7 @@ FLAGS: Final = {name: words for name, (words, _) in _FLAGS.items()}
 NAMES: Final = frozenset({*_TEXTS, "is", "since", "slower", "q"})
 
 
-def filter_of(pairs: list[tuple[str, str]], *, since: str = "") -> Filter:
+def query_filter(pairs: list[tuple[str, str]], *, since: str = "") -> Filter:
     """Return the filter of a URL's query; other names are the page's own. `since` is the default. Raises BadFilter."""
     given = {name: value.strip() for name, value in pairs if name in NAMES and value.strip()}
     flags = tuple(dict.fromkeys(value for name, value in pairs if name == "is" and value))

@@ -70,7 +70,7 @@ class FigureMoved:
     text: str
 
 
-def moved(now: PeriodSums, before: PeriodSums) -> list[FigureMoved]:
+def moved_figures(now: PeriodSums, before: PeriodSums) -> list[FigureMoved]:
     """Return the figures that moved by much and by more than chance, the cost first."""
     if min(now.requests, before.requests) < _FEWEST:
         return []
@@ -131,7 +131,7 @@ class SurfaceComparison:
         return Need("warn", what, self.since_s, todo, f"/surfaces/{surface}")
 
 
-def compared(
+def compared_hours(
     surface: str,
     rows: Sequence[Mapping[str, Any]],
     earlier: Mapping[str, Any] | None,
@@ -150,7 +150,7 @@ def compared(
     for split, change in (*((at[mark], mark) for mark in changes), (0, None), (2 * BUCKETS // 3, None)):
         old = [row for row in rows if row["bucket"] < split - (change is not None)]  # the change's own bucket is both
         new = [row for row in rows if row["bucket"] >= split]
-        figures = moved(PeriodSums.of(new), PeriodSums.of([*old, *([] if earlier is None else [earlier])]))
+        figures = moved_figures(PeriodSums.of(new), PeriodSums.of([*old, *([] if earlier is None else [earlier])]))
         if figures:
             since_s = from_ms / 1000 + split * width_s if change is None else change.at_s
             before = (mark for mark in own if since_s - BEFORE_S / 6 <= mark.at_s <= since_s + width_s)

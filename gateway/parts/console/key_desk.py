@@ -21,9 +21,9 @@ from gateway.keys.self_service import NotAllowed, may_with, may_with_owner
 from gateway.parts.console.key_forms import (
     NotChanged,
     form_of_record,
-    key_of,
+    key_in,
     limits_in_words,
-    owner_of,
+    owner_in,
     seconds_of_grace,
 )
 from gateway.parts.console.page import PageError
@@ -107,7 +107,7 @@ class KeyDesk:
         """Make the key of a form; return what is shown of it, and the key itself."""
         now = time.time()
         tenant = form.get("tenant", "").strip() or person.tenant or DEFAULT_TENANT
-        wanted = key_of(form, KeyRecord("", "", tenant, form.get("team", "").strip()), now)
+        wanted = key_in(form, KeyRecord("", "", tenant, form.get("team", "").strip()), now)
         with _refusals_told():
             record, secret = await make_key(self._registry, person, wanted, _why(person, form, "create"))
         [shown] = await self._shown([record], now)
@@ -133,7 +133,7 @@ class KeyDesk:
         if do in _DONE:
             after, said = replace(key, state=STATE_AFTER[do]), _DONE[do]
         elif do == "change":
-            after, said = key_of(form, key, time.time()), "It is changed."
+            after, said = key_in(form, key, time.time()), "It is changed."
         else:
             raise NotChanged("Reload this page: it is of another version.")
         with _refusals_told():
@@ -184,7 +184,7 @@ class KeyDesk:
             if removes:
                 await self._registry.remove_owner(owner, _why(person, form))
             else:
-                await self._registry.put_owner(before, owner_of(form, owner), _why(person, form))
+                await self._registry.put_owner(before, owner_in(form, owner), _why(person, form))
         return "Its limits are removed." if removes else "Its limits are set."
 
     async def _shown(self, keys: Sequence[KeyRecord], now: float) -> list[dict[str, Any]]:

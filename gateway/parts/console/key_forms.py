@@ -25,14 +25,14 @@ class NotChanged(Exception):
     """A form that cannot be done; the message says what to change in it."""
 
 
-def key_of(form: Mapping[str, str], base: KeyRecord, now: float) -> KeyRecord:
+def key_in(form: Mapping[str, str], base: KeyRecord, now: float) -> KeyRecord:
     """Return `base` with what a form says of it. Raises NotChanged."""
     texts: dict[str, Any] = {name: _text(form, name) for name in ("name", "owner", "default_surface")}
     new = replace(base, **texts, **_names(form, _NAMES), **_terms(form))
     return replace(new, expires=_expiry(_text(form, "expires"), base.expires, now))
 
 
-def owner_of(form: Mapping[str, str], base: OwnerRecord) -> OwnerRecord:
+def owner_in(form: Mapping[str, str], base: OwnerRecord) -> OwnerRecord:
     """Return `base` with what a form says of it. Raises NotChanged."""
     life = _text(form, "longest_life")
     return replace(

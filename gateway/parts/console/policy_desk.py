@@ -34,7 +34,7 @@ from gateway.parts.lab.policy_tests.format import SUFFIXES
 from gateway.parts.ledger.live import LiveArchive
 from gateway.registry.apply import How, apply_file
 from gateway.registry.registry import PolicyRegistry, RegistryError
-from gateway.registry.view import blamed, history_of, in_force_shown, shown, status_of
+from gateway.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
 from policies.diff import difference, unguarded_quality
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
@@ -98,7 +98,7 @@ class PolicyDesk:
         if not await self._from_store():
             return await asyncio.to_thread(self._in_files, surface)
         try:
-            version_shown = await shown(self._registry, surface, version)
+            version_shown = await shown_version(self._registry, surface, version)
             state = await status_of(self._registry, surface)
             blame = (await blamed(self._registry, surface, version))["lines"]
             history = await history_of(self._registry, surface)
@@ -117,7 +117,7 @@ class PolicyDesk:
         if not await self._from_store():
             return str((await asyncio.to_thread(self._in_files, surface))["text"])
         try:
-            return str((await shown(self._registry, surface, version))["text"])
+            return str((await shown_version(self._registry, surface, version))["text"])
         except RegistryError as error:
             raise NoSuchPolicy(str(error)) from None
 

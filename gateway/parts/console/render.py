@@ -55,8 +55,8 @@ class Renderer:
         }  # fmt: skip
         environment.filters |= {name: _known(say) for name, say in said.items()}
         environment.filters |= {
-            "ago": ago, "clock": shown, "either": _either, "shown_of": _guarded,
-            "date": partial(shown, form="date"), "moment": lambda at, span: shown(at, form_for(span)),
+            "ago": ago, "clock": time_element, "either": _either, "shown_of": _guarded,
+            "date": partial(time_element, form="date"), "moment": lambda at, span: time_element(at, form_for(span)),
         }  # fmt: skip
         self._environment = environment
 
@@ -101,10 +101,10 @@ class Renderer:
 
 def json_of(data: Mapping[str, Any], status: int = 200) -> Response:
     """Return data as a JSON reply."""
-    return Response(json_text(data), status, media_type="application/json")
+    return Response(page_json(data), status, media_type="application/json")
 
 
-def json_text(data: Mapping[str, Any]) -> bytes:
+def page_json(data: Mapping[str, Any]) -> bytes:
     """Return data as JSON; what is no JSON by itself is an object of its fields, or its text."""
     return orjson.dumps(data, default=_plain, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS)
 
@@ -153,7 +153,7 @@ def stamp(at_s: float, form: str = "clock") -> dict[str, str]:
     return {"data_utc": form, "data_time": datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds")}
 
 
-def shown(at_s: float, form: str = "clock") -> Markup:
+def time_element(at_s: float, form: str = "clock") -> Markup:
     """Return an element that shows a Unix time: in UTC, or in the browser's own zone where scripts run."""
     iso = stamp(at_s)["data_time"]
     whole = f"{utc(at_s, 'date')} UTC"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.measures.quality import QualityDifference, comparable, difference, tier_opinions
+from gateway.measures.quality import QualityDifference, comparable, quality_sum, tier_opinions
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.quality import OPINIONS, QUERIES, SurfaceLabels, surface_labels
 from gateway.parts.ledger.tier_worth import SINCE_S
@@ -65,4 +65,4 @@ def quality_of_moves(labels: SurfaceLabels, moved: Sequence[Mapping[str, Any]]) 
     for row in moved:
         factors[row["tier"]] += row["capped"] / total
         factors[row["steered_from"]] -= row["capped"] / total
-    return difference([(factor, qualities[1][tier]) for tier, factor in factors.items()], qualities[0])
+    return quality_sum([(factor, qualities[1][tier]) for tier, factor in factors.items()], qualities[0])

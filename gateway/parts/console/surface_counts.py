@@ -30,7 +30,7 @@ def slot_for(length_ms: int) -> int:
     return next((slot for slot in _SLOTS_MS if slot * BUCKETS <= length_ms), 1)
 
 
-def keep(archive: LiveArchive, *summaries: Callable[[int], Summary]) -> None:
+def keep_counts(archive: LiveArchive, *summaries: Callable[[int], Summary]) -> None:
     """Have segments summarised in advance, by each slot for which that is worth it."""
     for slot in _KEPT_S:
         for summary in summaries:

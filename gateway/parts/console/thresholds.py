@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.parts.console.svg.histogram import counted, scale_of
+from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
@@ -94,7 +94,7 @@ class Threshold:
             "key": self.key, "quantity": self.quantity, "unit": self.unit, "says": self.says, "among": self.among,
             "says_in_force": self.says_in_force,
             "limits": [asdict(limit) for limit in self.limits], "recorded": len(self.values), "scale": asdict(scale),
-            "counts": counted(self.values, scale),
+            "counts": bin_counts(self.values, scale),
         }  # fmt: skip
 
 

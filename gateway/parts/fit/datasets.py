@@ -180,7 +180,7 @@ def sampled(rows: Sequence[T], limit: int, seed: int) -> list[T]:
     return [rows[i] for i in np.sort(np.random.default_rng(seed).choice(len(rows), limit, replace=False))]
 
 
-def digest_of(path: Path) -> str:
+def file_digest(path: Path) -> str:
     """Return the SHA-256 of a file in hex: the name under which data sheets list it."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -266,7 +266,7 @@ def read_labelled(
         read.examples.extend(some)
         between = {"middle": list(ladder[1:-1])} if middle else {}
         tiers = {"small": ladder[0], **between, "large": ladder[-1]}
-        read.sources.append({"file": path.name, "sha256": digest_of(path), "rows": len(some), **tiers})
+        read.sources.append({"file": path.name, "sha256": file_digest(path), "rows": len(some), **tiers})
     return read
 
 
@@ -284,7 +284,7 @@ def read_answers(paths: Sequence[Path], model: str) -> tuple[list[tuple[str, str
             models = sorted({name for row in rows for name in row.answers})
             raise DataError(f"{path}: no answer of {model}; it has those of {', '.join(models) or 'no model'}")
         right = round(sum(answer.correct for *_, answer in some) / len(some), 4)
-        sources.append({"file": path.name, "sha256": digest_of(path), "answers": len(some), "right": right})
+        sources.append({"file": path.name, "sha256": file_digest(path), "answers": len(some), "right": right})
         answers += some
     return answers, sources
 

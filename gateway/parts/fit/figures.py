@@ -152,7 +152,7 @@ def interval(value: float, resampled: Floats, *, biased: bool = False) -> Interv
     return Interval(value, min(float(lo), value), max(float(hi), value))
 
 
-def share(held: Floats, seed: int, draws: int = RESAMPLES) -> Interval:
+def mean_share(held: Floats, seed: int, draws: int = RESAMPLES) -> Interval:
     """Return the mean of `held` (items,) with its interval."""
     counts = np.concatenate([weights @ held for weights in resamples(len(held), seed, draws)])
     return interval(float(held.mean()), counts / len(held))

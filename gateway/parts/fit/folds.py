@@ -49,7 +49,7 @@ def by_prompt(prompts: Sequence[str], folds: int, seed: int) -> Folds:
 
 def by_text(prompts: Sequence[str], folds: int, seed: int) -> Folds:
     """Return the folds of `folds_of`, equal prompts (which data sets may share) together."""
-    index = numbered(prompts)
+    index = numbers_of_names(prompts)
     return folds_of(int(index.max()) + 1, folds, seed)[index]
 
 
@@ -59,7 +59,7 @@ def by_group(examples: Sequence[Example], seed: int) -> Folds:
     Groups are shuffled by the seed, then assigned largest first, each to the smallest fold so far.
     """
     names = [(example.dataset, example.group) for example in examples]
-    index = numbered(names)
+    index = numbers_of_names(names)
     sizes = np.bincount(index)
     if len(sizes) < 2:
         raise DataError(
@@ -75,7 +75,7 @@ def by_group(examples: Sequence[Example], seed: int) -> Folds:
     return np.asarray(part_of[index])
 
 
-def whole(fold: Folds) -> list[Round]:
+def whole_round(fold: Folds) -> list[Round]:
     """Return one round, in which every fit uses all labels of the other folds."""
     return [Round(np.arange(len(fold)), fold)]
 
@@ -101,7 +101,7 @@ def calibrations(count: int, labels: int, draws: int, seed: int) -> list[Round]:
     return rounds
 
 
-def numbered(names: Sequence[Hashable]) -> NDArray[np.intp]:
+def numbers_of_names(names: Sequence[Hashable]) -> NDArray[np.intp]:
     """Return for each name the number of its first appearance."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     return np.array([numbers[name] for name in names])

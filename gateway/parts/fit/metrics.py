@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gateway.measures.curves import Blocks, Curve, Floats, calibration_error
 from gateway.parts.fit.datasets import Example
 from gateway.parts.fit.figures import Method, Outcomes
-from gateway.parts.fit.folds import NEVER_HELD, Folds, numbered
+from gateway.parts.fit.folds import NEVER_HELD, Folds, numbers_of_names
 
 
 def apgr(score: Floats, small: Floats, large: Floats) -> float:
@@ -98,7 +98,7 @@ def by_table(examples: Sequence[Example], outcomes: Outcomes, fold: Folds) -> Fl
 
 
 def _deviation(groups: Sequence[Hashable], values: Floats, seen: NDArray[np.bool_]) -> Floats:
-    index = numbered(groups)
+    index = numbers_of_names(groups)
     count = np.bincount(index[seen], minlength=index.max() + 1)
     total = np.bincount(index[seen], weights=values[seen] - values[seen].mean(), minlength=index.max() + 1)
     # Rounding keeps groups that are equally far from the mean equal: sums may differ in the last bit.

@@ -1,6 +1,6 @@
 """Hold a policy's thresholds, budgets and rules against what was recorded of its surface: confidences, times, starts.
 
-`evidence_of` reads what it needs from the archive of the ledger; `lint_against` finds what does not fit it.
+`archive_evidence` reads what it needs from the archive of the ledger; `lint_against` finds what does not fit it.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class LintEvidence:
     """By rule of `cache.never`, as it is written."""
 
 
-def evidence_of(database: duckdb.DuckDBPyConnection, policy: Policy, oldest: float | None = None) -> LintEvidence:
+def archive_evidence(database: duckdb.DuckDBPyConnection, policy: Policy, oldest: float | None = None) -> LintEvidence:
     """Return what the archive (gateway.parts.ledger.query) has of the surface, from the Unix time `oldest` on."""
     values = {"surface": policy.surface, "oldest": oldest or 0.0}
     where = "surface = $surface AND started_s >= $oldest"

@@ -79,7 +79,7 @@ def _request(blob: bytes) -> Row | None:
 
 
 def _feedback(blob: bytes) -> Row | None:
-    entry = feedback.decode(blob)
+    entry = feedback.decode_feedback(blob)
     if entry is None:
         return None
     return {
@@ -98,5 +98,5 @@ REQUESTS: Final = Table(
 FEEDBACK: Final = Table("feedback", feedback.STREAM, {**_ENTRY, **_columns("feedback")}, _feedback)
 LABEL: Final[Mapping[str, str]] = _columns("label")
 """The DuckDB type of each field of a `PairLabel`."""
-LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode)
+LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode_label)
 TABLES: Final = (REQUESTS, FEEDBACK, LABELS)

@@ -12,7 +12,7 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from gateway.measures.quality import Opinions, Quality, difference, estimate, in_one_word, tier_qualities
+from gateway.measures.quality import Opinions, Quality, estimate, in_one_word, quality_sum, tier_qualities
 from gateway.parts.ledger.saving import estimated_cost, is_compared, net_saving, sums_of
 from gateway.telemetry.goodput import HELD, Ending, ending_of
 from gateway.telemetry.label import of_served
@@ -26,7 +26,7 @@ Figures = dict[str, Any]
 _OK: Final = 200
 
 
-def figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
+def usage_figures(rows: Sequence[Ledger], labels: Sequence[Label] = ()) -> Figures:
     """Return all figures of these requests, at least one, as JSON values; labels of other requests count nowhere."""
     by_request = {_key(row): row for row in rows}
     labels = [label for label in labels if _key(label) in by_request]
@@ -177,7 +177,7 @@ def against_holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
     for arm, quality in zip(arms.values(), qualities, strict=True):
         arm["score"] = quality.value
     routed, held_out = qualities
-    found = difference([(1.0, routed), (-1.0, held_out)], word)
+    found = quality_sum([(1.0, routed), (-1.0, held_out)], word)
     return {**arms, "word": word, "difference": found.value, "interval_95": (found.low, found.high)}
 
 

@@ -29,7 +29,7 @@ from gateway.parts.ledger.follower import PAGE, READ_S, StreamFollower
 from gateway.parts.ledger.kept_summaries import KeptSummaries
 from gateway.parts.ledger.query import QueryError, create_bases, create_views, hot_table, union_view
 from gateway.parts.ledger.segments import ReadSegments
-from gateway.parts.ledger.summaries import VALUES, Summary, counted, rows_in_memory, rows_of_files
+from gateway.parts.ledger.summaries import VALUES, Summary, counted_rows, rows_in_memory, rows_of_files
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.trace import recorded_between
 
@@ -162,7 +162,7 @@ class LiveArchive:
             rows = rows_in_memory(from_ms)
             if files:
                 rows += f" UNION ALL BY NAME {rows_of_files(segments, files, from_ms)}"
-            parts.append(f"requests AS NOT MATERIALIZED ({counted(rows)})")
+            parts.append(f"requests AS NOT MATERIALIZED ({counted_rows(rows)})")
         return f"WITH {', '.join(parts)} {sql}"
 
     def _consistently(self, run: Callable[[], list[Row]]) -> list[Row]:

@@ -45,7 +45,7 @@ class QueryError(Exception):
 
 
 @contextlib.contextmanager
-def opened(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
+def connect(folder: Path, *, threads: int = 2, write_to: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with the archive's views. Raises ArchiveError if the folder holds no archive.
 
     Queries may read the segments, and write the file `write_to`; DuckDB lets them write what they may read, so a query

@@ -67,7 +67,7 @@ HELD_ENDS: Final = "('good', 'late', 'poor', 'failed')"
 """SQL list of the endings that goodput is a share of."""
 
 
-def counted(rows: str) -> str:
+def counted_rows(rows: str) -> str:
     """Return the SQL of those rows that figures count, as the view `requests` has them."""
     uncounted = ", ".join(f"'{arm}'" for arm in UNCOUNTED)
     return f"SELECT * FROM ({rows}) WHERE coalesce(arm, '') NOT IN ({uncounted})"
@@ -75,7 +75,7 @@ def counted(rows: str) -> str:
 
 def summarised(summary: Summary, rows: str) -> str:
     """Return the SQL of a summary of rows that are an SQL text themselves."""
-    given = counted(rows) if summary.figures else rows
+    given = counted_rows(rows) if summary.figures else rows
     return f"SELECT * FROM (WITH rows AS NOT MATERIALIZED ({given}) {summary.select})"
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gateway.measures.quality import comparable, tier_opinions
 from gateway.parts.ledger.quality import LENGTHS, OPINIONS, QUERIES, SurfaceLabels, surface_labels
-from gateway.parts.ledger.query import opened, rows_of
+from gateway.parts.ledger.query import connect, rows_of
 
 SINCE_S: Final = 30 * 86400.0
 """How far back answers count, in seconds."""
@@ -27,7 +27,7 @@ def tier_worth(folder: Path) -> dict[str, dict[str, Any]]:
     """Return what is known of the surfaces in an archive, by their names. Raises ArchiveError and QueryError."""
     values = {"surface": None, "from_ms": int((time.time() - SINCE_S) * 1000)}
     asked = {**QUERIES, "labels": OPINIONS, "lengths": LENGTHS}
-    with opened(folder, threads=1) as database:
+    with connect(folder, threads=1) as database:
         rows = {name: rows_of(database, sql, values) for name, sql in asked.items()}
     labels = surface_labels(rows)
     return {

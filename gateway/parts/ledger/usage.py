@@ -103,7 +103,7 @@ class UsageQuery:
         return _SQL["focus"].format(lines=self.lines(_OF_FOCUS))
 
 
-async def usage_of(archive: LiveArchive, query: UsageQuery) -> dict[str, Any]:
+async def usage_lines(archive: LiveArchive, query: UsageQuery) -> dict[str, Any]:
     """Return the lines, the total, every adjustment of a budget, and what the figures cover. Raises QueryError."""
     lines = await archive.ask(query.lines(), query.values)
     adjustments = await archive.ask(_SQL["adjustments"].format(used=query.used), query.values)

@@ -55,7 +55,7 @@ MAX_LOG_BYTES = 8 << 20
 _TAIL_BYTES = 16 << 10
 
 
-def rotate(log: Path) -> int:
+def rotate_log(log: Path) -> int:
     """Copy a log of more than 8 MiB to `NAME.1` and empty it; return its size after that, in bytes.
 
     The file is emptied in place, because the child has it open for appending. Never raises: a child must not be stopped
@@ -72,7 +72,7 @@ def rotate(log: Path) -> int:
     return size
 
 
-def tail(log: Path, start: int, lines: int = 12) -> list[str]:
+def last_lines(log: Path, start: int, lines: int = 12) -> list[str]:
     """Return the last `lines` non-blank lines written after byte `start`; none if the log cannot be read."""
     try:
         with log.open("rb") as file:
@@ -182,7 +182,7 @@ class Child:
     async def _keep_alive(self) -> None:
         failures = 0
         while not self._stopping.is_set():
-            started, log_from = time.monotonic(), rotate(self.spec.log)
+            started, log_from = time.monotonic(), rotate_log(self.spec.log)
             how = await self._live()
             if self._stopping.is_set():
                 break
@@ -282,7 +282,7 @@ class Child:
         needs_a_person = not self._ever_ready and how == f"exited with code {Exit.NOT_DONE}"
         if not needs_a_person and failures != QUICK_FAILURES:
             return
-        lines = "".join(f"\n    {line}" for line in tail(self.spec.log, log_from))
+        lines = "".join(f"\n    {line}" for line in last_lines(self.spec.log, log_from))
         what = f"{self.spec.name} {how}" if needs_a_person else f"{self.spec.name} {how}, {failures} times in a row"
         if self.spec.vital and not self._ever_ready:
             raise CannotStart(f"{what}; the end of its log ({self.spec.log}):{lines}")

@@ -12,7 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from gateway.exit_codes import Exit
-from gateway.parts.local.child import Child, ChildSpec, Say, rotate
+from gateway.parts.local.child import Child, ChildSpec, Say, rotate_log
 
 PROGRESS_EVERY_S = 5.0
 _ROTATE_EVERY_S = 60.0
@@ -73,7 +73,7 @@ class Family:
         while True:
             await asyncio.sleep(_ROTATE_EVERY_S)
             for child in self._children:
-                rotate(child.spec.log)
+                rotate_log(child.spec.log)
 
     async def _say_progress(self) -> None:
         started = time.monotonic()

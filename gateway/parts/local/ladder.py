@@ -89,7 +89,7 @@ class Rung:
         return None if price is None else (tokens_in * price.input + tokens_out * price.output) / 1e6
 
 
-async def look(environ: Environ, servers: Mapping[str, str], key_env: str = "") -> list[ModelServer]:
+async def look_around(environ: Environ, servers: Mapping[str, str], key_env: str = "") -> list[ModelServer]:
     """Return the servers that answer and the providers with a key, each with its list of models.
 
     A server that asks for a key gets the one in the variable `key_env`.

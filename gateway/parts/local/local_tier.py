@@ -31,7 +31,7 @@ _NGRAM = 3, 8
 """How many tokens must have occurred before in the same order, and how many of those that followed are proposed."""
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
+def parse_options(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line; see the module's docstring."""
     parser = argparse.ArgumentParser(
         prog="python -m gateway.parts.local.local_tier", description="Serve a GGUF model file on a loopback port."
@@ -103,7 +103,7 @@ def _speculate(params: Any, args: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Serve until the parent ends or a signal ends this process; return 2 without a key or a model that loads."""
-    args = parse(argv)
+    args = parse_options(argv)
     if not os.environ.get(_KEY):
         sys.stderr.write(f"{_KEY} is not set; set it to the key that requests have to carry\n")
         return 2

@@ -46,7 +46,7 @@ class Up:
 
 
 class StateFolder:
-    """A claimed state folder; see `claim`."""
+    """A claimed state folder; see `claimed_folder`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -77,7 +77,7 @@ class StateFolder:
 
 
 @contextlib.contextmanager
-def claim(path: Path) -> Iterator[StateFolder]:
+def claimed_folder(path: Path) -> Iterator[StateFolder]:
     """Create the folder and lock it during the context.
 
     Raises CannotStart if it cannot be written to, or if another supervisor holds it.

@@ -29,7 +29,7 @@ from tests.bench.exam.questions import PARTS, ExamPair, languages_of, pairs_of, 
 from tests.bench.exam.recall import SCOPE, recalled
 from tests.bench.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 from tools import command
-from tools.cache_stages import score_pairs, served_of, share
+from tools.cache_stages import score_pairs, served_of, share_shown
 
 _ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall")
 
@@ -129,7 +129,7 @@ def _volatile(requests: PlannedRequests, languages: frozenset[str]) -> tuple[dic
             [barred for one, changes, barred in rows if name in (one, "all") and changes == wanted]
             for wanted in (False, True)
         )
-        barred, served = share(sum(stay), len(stay)), share(len(change) - sum(change), len(change))
+        barred, served = share_shown(sum(stay), len(stay)), share_shown(len(change) - sum(change), len(change))
         shown.add_row(name, f"{barred.n:,}", str(barred), f"{served.n:,}", str(served))
         values[name] = {"barred": barred.as_json(), "served": served.as_json()}
     return values, [shown, ""]

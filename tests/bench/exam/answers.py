@@ -13,7 +13,7 @@ from cache.risk.comparison import AnswerComparer
 from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.exam.questions import FOLDER, read_data, reworded
-from tools.cache_stages import Figure, share
+from tools.cache_stages import Figure, share_shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ def compared(
 def _figures(rows: Sequence[tuple[bool, str]]) -> Mapping[str, Figure]:
     counted, same = Counter(rows), sum(same for same, _ in rows)
     return {
-        "others_called_same": share(counted[False, "same"], len(rows) - same),
-        "others_unknown": share(counted[False, "unknown"], len(rows) - same),
-        "same_called_different": share(counted[True, "different"], same),
-        "same_unknown": share(counted[True, "unknown"], same),
+        "others_called_same": share_shown(counted[False, "same"], len(rows) - same),
+        "others_unknown": share_shown(counted[False, "unknown"], len(rows) - same),
+        "same_called_different": share_shown(counted[True, "different"], same),
+        "same_unknown": share_shown(counted[True, "unknown"], same),
     }

@@ -23,7 +23,7 @@ from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.exam.questions import ExamPair
 from tests.bench.measure_cache import CacheUnderTest, PlannedRequests
-from tools.cache_stages import share
+from tools.cache_stages import share_shown
 from tools.question_families import SHIPPED as FAMILIES
 from tools.question_families import QuestionFamily, questions_of, read_families
 
@@ -73,11 +73,11 @@ def recalled(
             vetoed += refused.startswith("guard: ")
         on_progress("searching", len(values) + 1, len({pair.language for pair in same}))
         n = len(rows)
-        counted = (str(share(count, n)) for count in (found, handed, vetoed))
+        counted = (str(share_shown(count, n)) for count in (found, handed, vetoed))
         shown.add_row(language, f"{n:,}", *counted, f"{len(stored):,}")
         values[language] = {
-            "found": share(found, n).as_json(), "handed_on": share(handed, n).as_json(),
-            "vetoed": share(vetoed, n).as_json(), "scope": len(stored),
+            "found": share_shown(found, n).as_json(), "handed_on": share_shown(handed, n).as_json(),
+            "vetoed": share_shown(vetoed, n).as_json(), "scope": len(stored),
         }  # fmt: skip
     return values, [shown, ""]
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cache.planning.eligibility import (
-    rule_values,
+    never_values,
     why_not_any,
     why_not_in_context,
     why_not_semantic,
@@ -17,7 +17,7 @@ from tests.cache.samples import Facts, body, policy
 
 def test_rules_can_ask_for_what_a_policy_may_name() -> None:
     """The names that a policy file may use are the names that get a value here."""
-    assert {*rule_values({}, Facts()), "volatile"} == set(CACHE_VALUES)
+    assert {*never_values({}, Facts()), "volatile"} == set(CACHE_VALUES)
 
 
 @pytest.mark.parametrize(

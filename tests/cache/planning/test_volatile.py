@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cache.planning.volatile import ARTEFACT, VolatileError, VolatileHead, is_volatile, shipped_head
+from cache.planning.volatile import ARTEFACT, VolatileError, VolatileHead, is_volatile, volatile_head
 
 
 @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ def test_a_table_that_the_sheet_does_not_describe_is_refused(tmp_path: Path) -> 
     """A changed or missing file is named, with the command that makes it again."""
     for file in ARTEFACT.iterdir():
         shutil.copy(file, tmp_path)
-    assert VolatileHead.load(tmp_path).version == shipped_head().version
+    assert VolatileHead.load(tmp_path).version == volatile_head().version
     table = tmp_path / "volatile.safetensors"
     table.write_bytes(table.read_bytes()[:-1] + b"\x01")
     with pytest.raises(VolatileError, match=r"volatile\.safetensors.*sha256"):

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from cache.text.typos import SHEET, Level, respelled, table_of
+from cache.text.typos import SHEET, Level, respelled, word_table
 
 
 @pytest.mark.parametrize(
@@ -90,4 +90,4 @@ def test_the_table_is_the_one_that_its_data_sheet_describes() -> None:
         json.loads(SHEET.read_bytes())["sha256"]
         == hashlib.sha256(SHEET.with_suffix(".safetensors").read_bytes()).hexdigest()
     )
-    assert [int(one) & 3 for one in table_of({"water": Level.COMMON, "watre": Level.SEEN})] in ([3, 0], [0, 3])
+    assert [int(one) & 3 for one in word_table({"water": Level.COMMON, "watre": Level.SEEN})] in ([3, 0], [0, 3])

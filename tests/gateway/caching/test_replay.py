@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cache.entry import CacheEntry, Hit
-from gateway.caching.replay import as_new, replay
+from gateway.caching.replay import as_new, replay_hit
 from gateway.chat.completions import DONE_EVENT
 from gateway.request.context import Client, RequestContext
 from tests.support.context import streamed_request
@@ -46,7 +46,7 @@ async def test_a_client_that_does_not_read_is_dropped() -> None:
 
     async def read(client_of: RequestContext, pause: Callable[[], Awaitable[Any]]) -> list[bytes]:
         seen = []
-        async for event in replay(client_of, Hit("exact", entry, "e", 0.0)).events or ():
+        async for event in replay_hit(client_of, Hit("exact", entry, "e", 0.0)).events or ():
             seen.append(event)
             await pause()
         client_of.client.unwatch()

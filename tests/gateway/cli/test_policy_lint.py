@@ -10,9 +10,9 @@ import pytest
 
 from cache.planning.eligibility import why_not_any
 from gateway.cli.main import main
-from gateway.parts.lab.evidence import KeptOut, evidence_of
+from gateway.parts.lab.evidence import KeptOut, archive_evidence
 from gateway.parts.ledger.folder import BASES
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from gateway.telemetry import names
 from policies.codes import CODES
 from policies.loader import SHIPPED, read_policy
@@ -136,13 +136,13 @@ def test_recorded_requests_are_held_against_a_policy(folder: Path, capsys: pytes
     assert not (ledger / BASES).exists()
     file = folder / "chat.yaml"
     file.write_text(CHAT.replace("p_adequate >= 70 and tokens_in < 3000", "tokens_in < 20").replace("2s", "200ms"))
-    with opened(ledger) as database:
-        seen = evidence_of(database, read_policy(file)[0])
+    with connect(ledger) as database:
+        seen = archive_evidence(database, read_policy(file)[0])
         assert (seen.requests, seen.with_tools, dict(seen.started)) == (120, 0, {"local": 0, "hosted": 120})
         assert seen.calibrated["local"].total == 120 and seen.calibrated["local"].share_below(0.75) == 49 / 120
         assert (seen.first_tokens["local"].count, seen.first_tokens["local"].p50) == (120, 0.9)
-        assert evidence_of(database, read_policy(file)[0], oldest=1100).requests == 21
-        assert evidence_of(database, read_policy(SHIPPED / "batch.yaml")[0]).requests == 0
+        assert archive_evidence(database, read_policy(file)[0], oldest=1100).requests == 21
+        assert archive_evidence(database, read_policy(SHIPPED / "batch.yaml")[0]).requests == 0
     assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--strict"]) == 1
     out = capsys.readouterr().out
     assert "T801" in out and "0.0% of 120 scores of 'local' are below 0.62, so nothing is escalated for it: 0 " in out
@@ -176,8 +176,8 @@ def test_rules_of_the_cache_are_held_against_what_was_recorded(
     (ledger / "requests.jsonl").write_text("\n".join([*rows, json.dumps(hit)]) + "\n")
     basis = {"version": policy.version, "content": policy.content}
     (ledger / BASES).write_text(json.dumps({"id": "b", "basis": basis}) + "\n")
-    with opened(ledger) as database:
-        seen = evidence_of(database, policy).kept_out
+    with connect(ledger) as database:
+        seen = archive_evidence(database, policy).kept_out
     assert seen["tools"] == KeptOut(1161, 0) and seen["turns >= 1 and not tools"] == KeptOut(1161, 1160)
     assert seen["n > 1"] == KeptOut(1111, 10) and seen["temperature > 1"] == KeptOut(1111, 0)
     assert main(["policy", "lint", str(file), "--ledger", str(ledger), "--json"]) == 0

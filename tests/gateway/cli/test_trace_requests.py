@@ -14,7 +14,7 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -40,7 +40,7 @@ async def filled(store: RedisStore) -> RedisStore:
 
 
 async def _record(store: RedisStore, made: tuple[Trace, Ledger]) -> None:
-    await store.apply([Append(TRACES, encode(*made, DecisionRecorder({})), 1000)])
+    await store.apply([Append(TRACES, ledger_blob(*made, DecisionRecorder({})), 1000)])
 
 
 async def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

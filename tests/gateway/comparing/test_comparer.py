@@ -19,7 +19,7 @@ from gateway.cascade.daily_budget import DailyBudget
 from gateway.comparing.comparer import Comparer
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.parts.ledger.query import ask, opened
+from gateway.parts.ledger.query import ask, connect
 from gateway.telemetry import label
 from tests.support.app import InProcess, in_process
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -132,7 +132,7 @@ async def ended(app: InProcess, count: int) -> dict[str, float]:
 
 async def labels(store: RedisStore) -> list[dict[str, Any]]:
     """The labels in the store, oldest first."""
-    found = [label.decode(blob) for _, blob in await store.after(label.LABELS, "0", 1000, 0)]
+    found = [label.decode_label(blob) for _, blob in await store.after(label.LABELS, "0", 1000, 0)]
     return [one for one in found if one is not None]
 
 
@@ -167,7 +167,7 @@ async def test_a_small_answer_is_compared_with_the_strongest_and_labelled(
         )
     with locked(tmp_path / "archive"):
         await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
-    with opened(tmp_path / "archive") as database:
+    with connect(tmp_path / "archive") as database:
         rows = ask(database, "SELECT better, small.adequate, strong.text FROM labels ORDER BY better").fetchall()
     assert rows == [("strong", 0.0, GOOD), ("tie", 1.0, GOOD)]
 
@@ -211,7 +211,7 @@ async def test_a_label_holds_what_the_verifier_said_of_the_small_answer(
     assert not one["strong"]["verified"] and one["small"]["evidence"] is None
     with locked(tmp_path / "archive"):
         await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
-    with opened(tmp_path / "archive") as database:
+    with connect(tmp_path / "archive") as database:
         [(said,)] = ask(database, "SELECT small.verified FROM labels").fetchall()
     assert said == {"judge": pytest.approx(0.905, abs=0.001)}
 

@@ -21,7 +21,7 @@ from gateway.cascade.daily_budget import DailyBudget
 from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.parts.ledger.query import ask, opened
+from gateway.parts.ledger.query import ask, connect
 from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
 from policies.learn import Learn
@@ -91,7 +91,7 @@ async def test_a_shadow_is_recorded_and_served_to_nobody(server: LocalStore, tmp
             with locked(tmp_path / "archive"):
                 await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
             await store.aclose()
-    with opened(tmp_path / "archive") as database:
+    with connect(tmp_path / "archive") as database:
         assert ask(database, "SELECT tier FROM requests").fetchall() == [("local",)]
         assert ask(database, "SELECT tier, arm FROM shadows").fetchall() == [("hosted", "shadow")]
 
@@ -154,7 +154,7 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
             await eventually(lambda: outcomes(app) == {"judged": 2}, 10)
             assert len(judge.requests) == 4 and len(small.requests) == len(large.requests) == 2
             spent = app.steps.metrics.shadow_cost.collect()[0].samples[0].value
-        found = [label.decode(blob) for _, blob in await store.after(label.LABELS, "0", 10, 0)]
+        found = [label.decode_label(blob) for _, blob in await store.after(label.LABELS, "0", 10, 0)]
         assert {one["request_id"] for one in found if one} == {one.headers["x-request-id"] for one in served}
         for one in found:
             assert one is not None and (one["candidate"], one["better"]) == (candidate, "strong")
@@ -167,7 +167,7 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
         with locked(tmp_path / "archive"):
             await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
     await store.aclose()
-    with opened(tmp_path / "archive") as database:
+    with connect(tmp_path / "archive") as database:
         assert ask(database, "SELECT count(*) FROM labels").fetchall() == [(0,)]
         rows = ask(database, "SELECT candidate, better, served.tier, shadow.tier FROM shadow_labels").fetchall()
     assert rows == [(candidate, "shadow", "local", "hosted")] * 2

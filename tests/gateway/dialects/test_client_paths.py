@@ -6,7 +6,7 @@ import pytest
 
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.messages.client import chat_body as chat_of_messages
-from gateway.dialects.responses.reading import chat_body, entries_of
+from gateway.dialects.responses.reading import chat_request, entries_of
 
 _TEXT = {"type": "input_text", "text": "look"}
 _IMAGE = {"type": "input_image", "image_url": "https://example.test/a.png", "detail": "low"}
@@ -36,7 +36,7 @@ def test_tools_that_an_item_gives_stand_in_that_item() -> None:
     given = [{"type": "custom", "name": "draw"}, {"type": "namespace", "name": "n", "tools": [_CUSTOM]}]
     item = {"type": "additional_tools", "role": "developer", "tools": given}
     asked = {"model": "m", "input": [item, {"role": "user", "content": "hi"}], "tools": [{"type": "custom", **_DRAW}]}
-    native = chat_body(asked, entries_of(asked), hosted=True, kept=False)[1]
+    native = chat_request(asked, entries_of(asked), hosted=True, kept=False)[1]
     assert [client_path(native, f"tools[{i}].custom") for i in range(2)] == ["tools[0]", "input[0].tools[1].tools[0]"]
 
 
@@ -68,7 +68,7 @@ def test_tools_that_an_item_gives_stand_in_that_item() -> None:
     ],
 )
 def test_a_path_in_the_words_of_the_responses_api(chat: str, own: str) -> None:
-    _, native, _ = chat_body(_RESPONSES, entries_of(_RESPONSES), hosted=True, kept=False)
+    _, native, _ = chat_request(_RESPONSES, entries_of(_RESPONSES), hosted=True, kept=False)
     assert client_path(native, chat) == own
 
 

@@ -15,7 +15,7 @@ from gateway.chat.completions import assemble, chunks_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.responses.events import ResponseEvents
 from gateway.dialects.responses.items import details_of_item, reasoning_item
-from gateway.dialects.responses.reading import chat_body
+from gateway.dialects.responses.reading import chat_request
 from gateway.dialects.responses.response_object import ItemIds, ResponseHead, response_of_item, whole_response
 from tests.support.response_events import check_response, checked, events_of
 
@@ -144,7 +144,7 @@ def test_what_a_backend_must_see_of_its_call_again() -> None:
     completion = assemble([chunk({"tool_calls": [signed]}), chunk(finish="tool_calls")])
     (item,) = whole_response(completion, head(), logprobs=False)["output"]
     assert item["extra_content"] == extra
-    chat, native, _ = chat_body({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
+    chat, native, _ = chat_request({"model": "m"}, [("input[0]", item)], hosted=False, kept=False)
     assert chat["messages"][0]["tool_calls"][0]["extra_content"] == extra
     assert native.lost == {}
 

@@ -13,7 +13,7 @@ from gateway.chat.completions import wants_usage
 from gateway.config.schema import Limits
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.responses import reading
-from gateway.dialects.responses.reading import chat_body, entries_of
+from gateway.dialects.responses.reading import chat_request, entries_of
 from gateway.errors import InvalidRequest
 from gateway.request.body import ChatFields
 
@@ -24,7 +24,7 @@ CHECKED = ChatFields(Limits())
 def both(body: Json, *, hosted: bool = False, kept: bool = False) -> tuple[Json, Native]:
     """The chat body of a request, which the gateway's own check takes, and its own form."""
     whole = {"model": "chat", "input": "hello", **body}
-    chat, native, _ = chat_body(whole, entries_of(whole), hosted=hosted, kept=kept)
+    chat, native, _ = chat_request(whole, entries_of(whole), hosted=hosted, kept=kept)
     CHECKED.check(chat)
     return chat, native
 
@@ -174,7 +174,7 @@ def test_outputs_that_come_late_stand_before_what_they_show() -> None:
 def test_a_stored_prompt_needs_no_input(given: Json) -> None:
     """The provider has the prompt's text; the request goes to it without input, or with as little as it came with."""
     body = {"model": "chat", "prompt": {"id": "pmpt_1"}, **given}
-    chat, native, _ = chat_body(body, entries_of(body), hosted=True, kept=False)
+    chat, native, _ = chat_request(body, entries_of(body), hosted=True, kept=False)
     CHECKED.check(chat)
     assert native.body.get("input", ...) == ([] if "input" in given else ...)
     assert native.conversation() == []
@@ -271,7 +271,7 @@ def test_a_long_name_in_a_namespace_is_cut_to_what_openai_takes() -> None:
     names = ["find_" + "x" * 60, "find_" + "x" * 60 + "y"]
     tools = [{"type": "namespace", "name": "crm", "tools": [{"type": "function", "name": name} for name in names]}]
     asked = {"tools": tools, "input": [{**call("1", names[0]), "namespace": "crm"}, output("1")]}
-    chat, _, known = chat_body(asked, entries_of(asked), hosted=False, kept=False)
+    chat, _, known = chat_request(asked, entries_of(asked), hosted=False, kept=False)
     made = [tool["function"]["name"] for tool in chat["tools"]]
     assert [len(name) for name in made] == [64, 64]
     assert known == {made[0]: ("crm", names[0]), made[1]: ("crm", names[1])}
@@ -631,7 +631,7 @@ def test_tools_that_an_item_gives_are_tools() -> None:
         "input": [first, said("a"), later, said("b")],
         "tools": [{"type": "function", "name": "g"}],
     }
-    chat, native, names = chat_body(whole, entries_of(whole), hosted=False, kept=False)
+    chat, native, names = chat_request(whole, entries_of(whole), hosted=False, kept=False)
     CHECKED.check(chat)
     assert [tool[tool["type"]]["name"] for tool in chat["tools"]] == ["f", "shell__exec", "shell__wait", "g"]
     assert names["shell__exec"] == ("shell", "exec")

@@ -13,11 +13,11 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.config.schema import Limits
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import chat_body as of_messages
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.backend import request_of
-from gateway.dialects.responses.reading import chat_body as of_responses
+from gateway.dialects.responses.reading import chat_request as of_responses
 from gateway.dialects.responses.reading import entries_of
 from gateway.request.body import ChatFields
 from tests.support.responses_upstream import ResponsesUpstream
@@ -36,7 +36,7 @@ few = settings(max_examples=60, deadline=None, derandomize=True, suppress_health
 
 def to_messages(body: Json, model: str = MODELS[0], native: Native | None = None) -> str | None:
     """What Anthropic's API refuses a chat body for."""
-    made = messages_request(body, model, facts_of(model), OWN, stream=False, native=native).body
+    made = messages_request(body, model, facts_of_model(model), OWN, stream=False, native=native).body
     return CLAUDE.refusal_of(json.loads(json.dumps(made)))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.launch import Launch
 from gateway.parts.local.child import without_secrets
-from gateway.parts.local.state import claim
+from gateway.parts.local.state import claimed_folder
 from policies.errors import ConfigError
 from tests.support.app import in_process
 from tests.support.gateway import config, write_deployment
@@ -168,6 +168,6 @@ def test_a_state_folder_is_its_owners_alone(tmp_path: Path) -> None:
     (state / "store").mkdir()
     for folder in (state, state / "logs", state / "store"):
         folder.chmod(0o755)
-    with claim(state):
+    with claimed_folder(state):
         modes = {folder: stat.S_IMODE(folder.stat().st_mode) for folder in (state, state / "logs", state / "store")}
     assert set(modes.values()) == {0o700}, modes

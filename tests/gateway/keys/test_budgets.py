@@ -19,7 +19,7 @@ from gateway.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.ledger.live import LiveArchive
-from gateway.parts.ledger.usage import UsageQuery, usage_of
+from gateway.parts.ledger.usage import UsageQuery, usage_lines
 from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
 from gateway.quotas.alerts import MARK
 from gateway.quotas.leases import Demand, Entered, QuotaLeases
@@ -76,7 +76,7 @@ async def test_a_reset_is_in_counter_ledger_and_trail(store: RedisStore, tmp_pat
     assert await store.get(f"{MARK}{MONTH}") is None
     archive = LiveArchive(tmp_path, store)
     await archive.catch_up()
-    found = await usage_of(archive, UsageQuery(0, 1e12))
+    found = await usage_lines(archive, UsageQuery(0, 1e12))
     assert [line["entry"] for line in found["lines"]] == ["reset"] and found["total"]["requests"] == 0
     [entry] = found["adjustments"]
     assert entry["usd"] == pytest.approx(-22.500000001, abs=1e-12) and entry["account"] == MONTH

@@ -15,7 +15,7 @@ from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.errors import Overloaded, Unauthorized
 from gateway.keys.held_keys import HeldKeys
-from gateway.keys.kept_keys import KeptKeys, file_in
+from gateway.keys.kept_keys import KeptKeys, copy_file
 from gateway.keys.known_keys import KnownKeys
 from gateway.keys.minting import CONTEXT, digest_of, new_key
 from gateway.keys.records import Caller, KeyRecord, OwnerRecord
@@ -31,7 +31,7 @@ async def worker(
 ) -> AsyncIterator[KnownKeys]:
     """A worker that follows the registry, with a copy in this folder."""
     configured = {f"{one.kind}:{one.name}": one for one in owners.values()}
-    keys = KnownKeys(KeyRegistry(store), CONTEXT, configured, KeptKeys(file_in(folder, "store")), interval_s)
+    keys = KnownKeys(KeyRegistry(store), CONTEXT, configured, KeptKeys(copy_file(folder, "store")), interval_s)
     await keys.start()
     try:
         yield keys
@@ -163,7 +163,7 @@ async def test_keys_that_were_used_are_known_while_the_store_is_down(tmp_path: P
         async with worker(store, tmp_path) as keys:
             await caller(keys, used)
             await asyncio.sleep(0.2)
-            file = file_in(tmp_path, "store")
+            file = copy_file(tmp_path, "store")
             assert stat.S_IMODE(file.stat().st_mode) == 0o600
             server.stop()
             await caller(keys, used)
@@ -268,7 +268,7 @@ async def test_a_key_that_is_revoked_while_it_is_looked_up_is_not_known_from_the
 ) -> None:
     """The change is taken over while the answer of before is on its way: what that says is neither held nor kept."""
     held_up = _HeldUp(store)
-    keys = KnownKeys(held_up, CONTEXT, {}, KeptKeys(file_in(tmp_path, "store")), 60)
+    keys = KnownKeys(held_up, CONTEXT, {}, KeptKeys(copy_file(tmp_path, "store")), 60)
     await keys.start()
     try:
         key, record = minted()

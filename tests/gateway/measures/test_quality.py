@@ -10,10 +10,10 @@ import pytest
 from gateway.measures.quality import (
     Opinions,
     agreement,
-    difference,
     estimate,
     in_one_word,
     prediction_powered,
+    quality_sum,
     tier_qualities,
 )
 
@@ -86,7 +86,7 @@ def test_intervals_are_newcombes(shares: tuple[float, int, float, int], interval
     one, n, other, m = shares
     pairs = [[(float(i < round(share * count)), None) for i in range(count)] for share, count in ((one, n), (other, m))]
     word, qualities = in_one_word([Opinions.of(some) for some in pairs]) or ("", [])
-    found = difference([(1.0, qualities[0]), (-1.0, qualities[1])], "people")
+    found = quality_sum([(1.0, qualities[0]), (-1.0, qualities[1])], "people")
     assert word == "people" and (found.low, found.high) == pytest.approx(interval, abs=6e-5)
 
 

@@ -19,7 +19,7 @@ from cache.store.base import Command, NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.quotas import alerts
 from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, Window
-from gateway.quotas.alerts import MARK, BudgetAlerts, key_of, signed
+from gateway.quotas.alerts import MARK, BudgetAlerts, signed, webhook_key
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK
 
@@ -86,7 +86,7 @@ class Worker:
             lambda word: self.told.update([word]),
             shares=(0.5, 0.8, 1.0),
             webhook=url,
-            secret=key_of(SECRET),
+            secret=webhook_key(SECRET),
             every_s=0.02,
             pauses_s=(0.05, 0.2),
         )
@@ -221,11 +221,11 @@ def test_the_signature_is_that_of_standard_webhooks() -> None:
     """Base64 of the HMAC-SHA256 of id, time and text with dots between, by the key that the secret holds in base64:
 
     the example of the published libraries comes out."""
-    key = key_of("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+    key = webhook_key("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
     headers = signed("msg_p5jXN8AQM9LWM0D4loKWxJek", b'{"test": 2432232314}', key, 1614265330.9)
     assert headers["webhook-timestamp"] == "1614265330"
     assert headers["webhook-signature"] == "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
-    assert key_of("plain words") == b"plain words"
+    assert webhook_key("plain words") == b"plain words"
 
 
 async def test_what_other_workers_spend_is_seen(store: RedisStore, receiver: Receiver) -> None:

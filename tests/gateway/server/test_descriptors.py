@@ -12,7 +12,7 @@ import yaml
 
 from gateway.config.launch import CannotServe, Launch
 from gateway.config.schema import Deployment
-from gateway.server.descriptors import few_left, fitted, raise_limit
+from gateway.server.descriptors import few_left, fitted_limits, raise_limit
 from tests.support.gateway import config
 
 
@@ -38,9 +38,9 @@ def deployment(tmp_path: Path) -> Deployment:
 def test_what_cannot_be_had_is_lowered_and_said(deployment: Deployment, caplog: pytest.LogCaptureFixture) -> None:
     """With room for all of them nothing is; with less, a warning says how many there are, and what to do."""
     with files(1000 + 64 + 272 + 160):
-        assert fitted(deployment) is deployment
+        assert fitted_limits(deployment) is deployment
     with files(1000):
-        assert fitted(deployment).limits.connections == 1000 - 64 - 272 - 160
+        assert fitted_limits(deployment).limits.connections == 1000 - 64 - 272 - 160
     (warning,) = caplog.records
     assert "are more than the 1000 that this process may have open" in warning.getMessage()
     assert "at most 504 connections are kept open" in warning.getMessage()
@@ -50,7 +50,7 @@ def test_what_cannot_be_had_is_lowered_and_said(deployment: Deployment, caplog: 
 def test_a_limit_that_leaves_no_connection_is_an_error(deployment: Deployment) -> None:
     """Better no gateway than one that turns everybody away."""
     with files(500), pytest.raises(CannotServe, match=r"500 that this process may have open; raise the limit \(ulimit"):
-        fitted(deployment)
+        fitted_limits(deployment)
 
 
 def test_the_limit_is_raised_as_far_as_it_may(deployment: Deployment) -> None:
@@ -59,7 +59,7 @@ def test_the_limit_is_raised_as_far_as_it_may(deployment: Deployment) -> None:
         raise_limit(deployment)
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         assert soft == hard
-        assert fitted(deployment) is deployment
+        assert fitted_limits(deployment) is deployment
 
 
 def test_the_last_descriptors_are_known_by_their_numbers() -> None:

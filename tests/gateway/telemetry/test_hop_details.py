@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.console.facts import facts_of
+from gateway.parts.console.facts import hop_facts
 from gateway.telemetry import names
 from gateway.telemetry.reasons import explain
 from policies.model import Rules
@@ -206,6 +206,6 @@ async def test_the_calls_of_a_rejected_draft_are_recorded(
         assert first.get(names.CALL_ARGUMENTS) == (called if captured else None)
         told = explain({"name": names.ATTEMPT, "attributes": first, "error": None})
         assert f"called {called}" in told
-        facts = {fact.label: fact for fact in facts_of(first)}
+        facts = {fact.label: fact for fact in hop_facts(first)}
         assert facts["called"].value == called
         assert (facts[""].value, facts[""].state) == ("unfit", "bad")

@@ -11,7 +11,7 @@ from rich.console import Console
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import Ledger, encode
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.reasons import explain
 from gateway.telemetry.trace import Trace
 from gateway.telemetry.view import draw, draw_list
@@ -19,7 +19,7 @@ from tests.gateway.telemetry.requests_made import escalated, failed
 
 
 def _record(request: tuple[Trace, Ledger]) -> dict[str, Any]:
-    record: dict[str, Any] = orjson.loads(encode(*request, DecisionRecorder({})))
+    record: dict[str, Any] = orjson.loads(ledger_blob(*request, DecisionRecorder({})))
     return record
 
 

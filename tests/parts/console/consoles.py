@@ -17,7 +17,7 @@ from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 
 CONFIG = """
@@ -37,7 +37,7 @@ async def record(store: RedisStore, ledgers: Iterable[Ledger]) -> None:
     for ledger in ledgers:
         trace = Trace(names.REQUEST)
         trace.root.end()
-        await store.apply([Append(TRACES, encode(trace, ledger, recorder), 100_000)])
+        await store.apply([Append(TRACES, ledger_blob(trace, ledger, recorder), 100_000)])
 
 
 @contextlib.asynccontextmanager

@@ -29,7 +29,7 @@ from gateway.parts.console.views.caching import savings
 from gateway.telemetry import feedback, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.hop_details import complete
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.cache.samples import Facts, answer, body, policy
 from tests.gateway.telemetry.conftest import server, store
@@ -76,7 +76,7 @@ class Served:
         path = "direct" if lookup.hit is None else "cache-semantic"
         measured = {**MEASURED, "path": path, "tenant": self.tenant, "kept": "head", "total_ms": 400.0}
         measured |= {"similarity": None if lookup.hit is None else lookup.similarity, **ledger}
-        blob = encode(trace, Ledger(request_id, **measured), DecisionRecorder({}))
+        blob = ledger_blob(trace, Ledger(request_id, **measured), DecisionRecorder({}))
         await self.store.apply([Append(TRACES, blob, 1000)])
         return path
 
@@ -161,7 +161,7 @@ async def test_a_wrong_hit_is_removed_and_learned_from_once(served: Served, tmp_
         assert other is not None and other.threshold <= listed["score"]
         again = await client.post("/cache/wrong", data=form)
         assert again.status_code == 200 and "gone already" in again.text
-        entries = [feedback.decode(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
+        entries = [feedback.decode_feedback(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
         rated = [(one.request_id, one.score, one.comment) for one in entries if one is not None]
         assert set(rated) == {("req-hit", 0.0, COMMENT)}
         for wrong in ("req-1", "nobody"):
@@ -195,7 +195,7 @@ async def test_a_removal_can_be_undone(served: Served, tmp_path: Path) -> None:
         assert undone.status_code == 200 and "2 entries are stored again" in undone.text
         await eventually(lambda: threshold() <= listed["score"], 20)
         assert await served.found(SAME) == await served.found(ITALY) == "hit"
-        entries = [feedback.decode(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
+        entries = [feedback.decode_feedback(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
         assert {(one.score, one.comment) for one in entries if one is not None} == {(0.0, COMMENT), (1.0, UNDONE)}
         again = await client.post("/cache/wrong", data=form | {"do": "undo"})
         assert again.status_code == 422 and "undone already" in again.text
@@ -217,7 +217,7 @@ async def test_undoing_leaves_what_the_client_said_and_what_was_stored_since(ser
         assert "both stay" in undone.text and "Nothing came back" in undone.text
         found = await served.cache.exact(plan)
         assert found.hit is not None and b"Rome" in found.hit.entry.body
-        scores = [feedback.decode(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
+        scores = [feedback.decode_feedback(value) for _, value in await served.store.latest(feedback.STREAM, 10)]
         assert {one.score for one in scores if one is not None and one.request_id == "req-hit"} == {0.0}
 
 

@@ -14,7 +14,7 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.parts.console.views.costs import CostRow, costs_between, keep_costs
 from gateway.parts.ledger.columns import REQUESTS
-from gateway.parts.ledger.figures import figures
+from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
@@ -103,7 +103,7 @@ async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: 
 
 
 def assert_agrees(shown: CostRow, rows: list[dict[str, Any]]) -> None:
-    told = figures(rows)
+    told = usage_figures(rows)
     alone = told["strongest_alone"]
     assert (shown.requests, shown.unpriced) == (told["requests"], told["cost_unknown"])
     assert shown.spent == pytest.approx(told["cost_usd"]) and shown.wasted == pytest.approx(told["wasted"]["usd"])

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from gateway.parts.console.svg.histogram import HistogramScale, Mark, counted, histogram, scale_of
+from gateway.parts.console.svg.histogram import HistogramScale, Mark, bin_counts, histogram, scale_of
 
 
 def test_every_value_is_counted_once_and_on_its_side() -> None:
     values = [0.0, 0.1, 0.6199, 0.62, 0.63, 1.0]
     scale = scale_of(values, [0.62], share=True)
-    counts = counted(values, scale, 100)
+    counts = bin_counts(values, scale, 100)
     assert sum(counts) == 6 and sum(counts[:62]) == 3 and counts[99] == 1
 
 
@@ -25,7 +25,7 @@ def test_a_scale_holds_its_values_and_marks() -> None:
     assert not narrow.logarithmic and narrow.low == 0 and narrow.high > 20
     assert scale_of([]).high > scale_of([]).low
     outlier = scale_of([*[1.0] * 999, 20.0], [2])
-    assert outlier.high < 20 and counted([20.0], outlier)[-1] == 1
+    assert outlier.high < 20 and bin_counts([20.0], outlier)[-1] == 1
 
 
 def test_a_bar_is_parted_at_the_threshold_and_texts_are_escaped() -> None:

@@ -10,11 +10,11 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.hours_before import PeriodSums, compared, gone, moved, unjudged_need
+from gateway.parts.console.hours_before import PeriodSums, compared_hours, gone, moved_figures, unjudged_need
 from gateway.parts.console.standing import StandingMark
 from gateway.parts.console.surface_counts import BUCKETS
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, CallAccount, encode
+from gateway.telemetry.ledger import TRACES, CallAccount, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.parts.console.test_app import console
@@ -54,13 +54,13 @@ def per_bucket(edited: int, *after: float) -> list[dict[str, Any]]:
 def test_a_figure_is_told_where_it_moved_by_much_and_no_chance(
     now: dict[str, Any], before: dict[str, Any], names: list[str]
 ) -> None:
-    assert [one.name for one in moved(PeriodSums.of([now]), PeriodSums.of([before]))] == names
+    assert [one.name for one in moved_figures(PeriodSums.of([now]), PeriodSums.of([before]))] == names
 
 
 def test_what_moved_is_told_with_who_changed_what() -> None:
     """Since the change, whatever came before it within the span; another surface's change is not it."""
     other = StandingMark("voice", "policy", EDIT.at_s + 5, "apply voice@0 by bob")
-    found = compared("chat", per_bucket(31, 0.38, 0.003), None, [EDIT, other], FROM_MS, SPAN_MS)
+    found = compared_hours("chat", per_bucket(31, 0.38, 0.003), None, [EDIT, other], FROM_MS, SPAN_MS)
     assert found is not None
     need = found.need("chat")
     assert need.what == (
@@ -68,15 +68,15 @@ def test_what_moved_is_told_with_who_changed_what() -> None:
     )
     assert (need.since_s, need.level) == (EDIT.at_s, "warn")
     assert need.todo.startswith("Since apply chat@f00d123 by ann: less strict.")
-    assert compared("chat", per_bucket(BUCKETS), sums(3000), [EDIT], FROM_MS, SPAN_MS) is None
+    assert compared_hours("chat", per_bucket(BUCKETS), sums(3000), [EDIT], FROM_MS, SPAN_MS) is None
 
 
 def test_a_change_before_the_span_is_held_against_the_hours_before() -> None:
     """And what began within it without any change is told without one."""
     before = StandingMark("", "restart", FROM_MS / 1000 - 60, "worker a:1 started")
-    found = compared("chat", per_bucket(0, 0.1, 0.0074), sums(3000), [before], FROM_MS, SPAN_MS)
+    found = compared_hours("chat", per_bucket(0, 0.1, 0.0074), sums(3000), [before], FROM_MS, SPAN_MS)
     assert found is not None and found.change is before and [one.name for one in found.figures] == ["cost"]
-    late = compared("chat", per_bucket(40, 0.6, 0.001), None, [], FROM_MS, SPAN_MS)
+    late = compared_hours("chat", per_bucket(40, 0.6, 0.001), None, [], FROM_MS, SPAN_MS)
     assert late is not None and late.change is None and "No change of its policy" in late.need("chat").todo
 
 
@@ -110,7 +110,7 @@ async def seen(store: RedisStore, count: int, age_s: float, name: str, **ledger:
         trace, made = escalated(f"req-{name}-{number}", **ledger)
         trace.started_unix_ns = (at_ms + number * 1000) * 1_000_000
         entry = f"{at_ms + number * 1000}-0".encode()
-        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", encode(trace, made, recorder)))])
+        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, made, recorder)))])
 
 
 async def test_now_does_not_say_well_of_a_surface_that_costs_three_times_as_much(

@@ -21,7 +21,7 @@ from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, CallAccount, encode
+from gateway.telemetry.ledger import TRACES, CallAccount, ledger_blob
 from policies.loader import SHIPPED, read_policy
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
@@ -57,7 +57,7 @@ async def with_traffic(store: RedisStore, folder: Path, tokens: list[int]) -> As
     for number, count in enumerate(tokens):
         trace, ledger = escalated(f"req-{number}", calls=[draft])
         with_decision(trace, policy, count)
-        await store.apply([Append(TRACES, encode(trace, ledger, recorder), 1000)])
+        await store.apply([Append(TRACES, ledger_blob(trace, ledger, recorder), 1000)])
     archive = LiveArchive(folder, store)
     try:
         await archive.catch_up()

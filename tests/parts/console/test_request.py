@@ -19,7 +19,7 @@ from gateway.registry.checks import seeds
 from gateway.registry.registry import PolicyRegistry
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.parts.console.test_app import console, places
@@ -38,7 +38,7 @@ async def page_of(store: RedisStore, folder: Path, policy: str, url: str, **text
     if texts:
         first.attributes[names.PREFIX_TOKENS] = texts["rejected"]
         trace.root.attributes[names.ANSWER] = texts["served"]
-    await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
     archive = LiveArchive(folder, store)
     try:
         await archive.catch_up()

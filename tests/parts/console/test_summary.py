@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.console.facts import facts_of
+from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
@@ -198,7 +198,7 @@ def test_what_would_have_changed_a_hedge_and_the_deadline() -> None:
 
 
 def test_facts_have_labels_and_say_which_limit_was_missed() -> None:
-    facts = facts_of({**REJECTED, names.QUEUE: 475.0, names.COST_UNKNOWN: True, names.HEDGE: True}, "upstream_timeout")
+    facts = hop_facts({**REJECTED, names.QUEUE: 475.0, names.COST_UNKNOWN: True, names.HEDGE: True}, "upstream_timeout")
     assert [(one.label, one.value, one.state) for one in facts] == [
         ("", "low confidence", "bad"), ("", "hedge", ""), ("score", "0.450, under 0.800", "bad"),
         ("cost", "price not known", "bad"), ("queue", "475 ms", ""), ("error", "upstream timeout", "bad"),

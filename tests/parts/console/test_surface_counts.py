@@ -14,7 +14,7 @@ from gateway.parts.console.surface_counts import CHANGES, versions
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, encode
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 
@@ -38,7 +38,9 @@ async def changes(store: RedisStore, archive: LiveArchive, met: list[tuple[int, 
         trace.root.end()
         ledger = Ledger(f"r-{number}", surface="chat", policy=policy, arm=arm, status=200)
         entry = f"{from_ms + slot * SLOT + number}-0".encode()
-        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", encode(trace, ledger, DecisionRecorder({}))))])
+        await store.ask(
+            [Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger, DecisionRecorder({}))))]
+        )
     await archive.catch_up()
     summary = versions(SLOT)
     sql = CHANGES.format(versions=summary.name, where="true")

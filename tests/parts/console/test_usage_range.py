@@ -20,7 +20,7 @@ from gateway.parts.console.views.usage import UsageView
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.consoles import console
@@ -86,7 +86,9 @@ async def test_rows_and_bars_are_of_those_days_alone(store: RedisStore, archive:
         trace = Trace(names.REQUEST)
         trace.root.end()
         entry = f"{began * 1000:.0f}-0".encode()
-        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", encode(trace, ledger, DecisionRecorder({}))))])
+        await store.ask(
+            [Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger, DecisionRecorder({}))))]
+        )
     await archive.catch_up()
     view = UsageView(archive, store)
     first, last = ((today - timedelta(days=ago)).date().isoformat() for ago in (8, 6))

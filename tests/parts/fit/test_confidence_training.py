@@ -17,7 +17,7 @@ from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.answer_heads import fit_head, orders_of, save_head
-from gateway.parts.fit.training.confidence import cross_validate, fit_and_judge
+from gateway.parts.fit.training.confidence import fit_and_judge, judge_left_out
 from gateway.parts.fit.training.scorers import FEW_LABELS
 from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
@@ -71,7 +71,7 @@ def right(examples: list[Example]) -> Floats:
 def test_what_the_prompt_tells_besides_improves_the_order() -> None:
     """Where some prompts are lost on the large model too, the order by expected gain beats the raw log-probability."""
     examples, vectors = answers(900, topic=0.35)
-    judged = cross_validate(examples, vectors, folds_of(900, 5, 0), silent)
+    judged = judge_left_out(examples, vectors, folds_of(900, 5, 0), silent)
     assert worth(examples, judged.gain) > 0.02
     assert calibration_error(judged.p_right, right(examples)) < 0.06
 
@@ -81,7 +81,7 @@ def test_where_nothing_more_is_to_be_learned_the_order_hardly_changes() -> None:
     differences = []
     for seed in range(4):
         examples, vectors = answers(500, seed=seed)
-        judged = cross_validate(examples, vectors, folds_of(500, 5, seed), silent)
+        judged = judge_left_out(examples, vectors, folds_of(500, 5, seed), silent)
         differences.append(worth(examples, judged.gain))
     assert min(differences) > -0.01
     assert np.mean(differences) > -0.005
@@ -129,7 +129,7 @@ def test_each_task_has_a_log_probability_scale_of_its_own() -> None:
         for e in shifted
     ]
     both = examples + shifted
-    judged = cross_validate(both, np.vstack([vectors, other]), folds_of(1000, 5, 0), silent)
+    judged = judge_left_out(both, np.vstack([vectors, other]), folds_of(1000, 5, 0), silent)
     assert worth(both, judged.gain) > 0.02
     assert calibration_error(judged.p_right, right(both)) < 0.06
 
@@ -157,7 +157,7 @@ def test_answers_without_log_probabilities_are_an_error_that_counts_them() -> No
     examples, vectors = answers(50)
     examples[3] = Example("p", "quiz", "quiz", (LabelledAnswer(1.0), LabelledAnswer(1.0)))
     with pytest.raises(DataError, match="1 of 50"):
-        cross_validate(examples, vectors, folds_of(50, 5, 0), silent)
+        judge_left_out(examples, vectors, folds_of(50, 5, 0), silent)
 
 
 def written(n: int, *, seed: int = 0, tokens: int = 30, alternatives: int = 0) -> list[LabelledAnswer]:

@@ -14,7 +14,7 @@ from gateway.cli.main import main
 from gateway.parts.lab.policy_tests.clauses import Coverage
 from gateway.parts.lab.policy_tests.format import Case, read_tests
 from gateway.parts.lab.policy_tests.run import PolicyUnderTest, RunResult, run_files
-from gateway.parts.lab.policy_tests.whole_requests import request_of, why_not_together
+from gateway.parts.lab.policy_tests.whole_requests import whole_request, why_not_together
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, read_policy
 from policies.yaml_source import read_yaml
@@ -436,5 +436,5 @@ def test_the_schema_of_test_files_takes_what_the_reader_takes(
 def test_questions_that_no_model_can_read_share_no_answer(one: str, other: str, why: str) -> None:
     """A test says so as the gateway does, by the same names."""
     shipped = read_policy(SHIPPED / "chat.yaml")[0]
-    asked = [request_of({"messages": [{"role": "user", "content": text}]}, shipped) for text in (one, other)]
+    asked = [whole_request({"messages": [{"role": "user", "content": text}]}, shipped) for text in (one, other)]
     assert why_not_together(shipped, *asked) == why

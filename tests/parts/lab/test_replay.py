@@ -23,7 +23,7 @@ from gateway.parts.lab.replay.records import Which
 from gateway.parts.lab.replay.run import Replayed, replay
 from gateway.parts.lab.replay.starts import start_moves
 from gateway.parts.ledger.folder import segments_of
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput, decide
@@ -71,7 +71,7 @@ def ledger(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def replayed_by(ledger: Path) -> Iterator[Callable[..., Replayed]]:
-    with opened(ledger, threads=1) as database:
+    with connect(ledger, threads=1) as database:
         yield partial(replay, database)
 
 
@@ -92,7 +92,7 @@ def test_a_record_that_another_policy_made_is_told(world: World, tmp_path: Path)
     for row in rows:
         row["basis"] = row["basis"] and wrong.encode()[0]
     write_ledger(tmp_path, rows[:300], [wrong])
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         fidelity = replay(database, policy(easiest=40), verify=None).fidelity
     assert not fidelity.whole
     assert fidelity.same < fidelity.decided and fidelity.identical < fidelity.checked
@@ -105,7 +105,7 @@ def test_an_unknown_price_is_told(world: World, tmp_path: Path) -> None:
     for row in rows[:7]:
         row["cost_unknown"] = True
     write_ledger(tmp_path, rows, [world.basis(policy())])
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         notes = replay(database, policy(), verify=None).notes
     assert any(note.startswith("7 requests called a backend of unknown price") for note in notes)
 
@@ -148,7 +148,7 @@ def test_switching_is_weighed_again_and_can_be_left_out(tmp_path: Path) -> None:
     write_ledger(tmp_path, list(world.live(policy())), [world.basis(policy())], [])
     content = {**policy().content, "route": {**policy().content["route"], "weigh_switching": False}}
     ignores = made_policy(content, Path("chat.yaml"), {"ladder": policy().ladder})
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         again = replay(database, policy(), verify=None)
         assert again.fidelity.whole and again.fidelity.checked == again.fidelity.decided > 200 and not again.changed
         without = replay(database, ignores, verify=0)
@@ -175,7 +175,7 @@ def test_before_is_what_the_record_says(world: World, tmp_path: Path) -> None:
     """Requests without evidence are in every figure as recorded, and the interval covers what they may get."""
     rows = list(world.live(policy()))
     write_ledger(tmp_path, rows, [world.basis(policy())], [])
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         result = replay(database, policy(easiest=90), verify=0)
     assert result.no_evidence / result.requests > 0.2
     escalated, cost = result.figures["escalated"], result.figures["cost"]
@@ -227,7 +227,7 @@ def test_a_judge_speaks_where_nobody_gave_feedback(world: World, tmp_path: Path)
         for number, row in enumerate([row for row in rows if row["basis"] and row["tier"]][::5])
     ]
     write_ledger(tmp_path, rows, [world.basis(policy())], [], labels)
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         result = replay(database, policy(confidence=0.9), verify=0)
     quality = result.quality
     assert (quality["labels"], quality["judged"], quality["word"]) == (0, len(labels), "judge")
@@ -267,7 +267,7 @@ def test_rejected_drafts_have_the_quality_of_drafts_as_doubtful(world: World, tm
         for number, row in enumerate(row for row in rows if row["basis"] and row["path"] in ("direct", "escalated"))
     ]
     write_ledger(tmp_path, rows, [world.basis(policy())], [], labels)
-    with opened(tmp_path, threads=1) as database:
+    with connect(tmp_path, threads=1) as database:
         result = replay(database, policy(confidence=0.4), verify=0)
     served = -result.figures["escalated"].difference / (1 - result.figures["hits"].before)
     low, high = result.quality["interval_95"]
@@ -277,7 +277,7 @@ def test_rejected_drafts_have_the_quality_of_drafts_as_doubtful(world: World, tm
 
 
 def test_nothing_recorded_is_said(ledger: Path) -> None:
-    with opened(ledger, threads=1) as database, pytest.raises(NothingRecordedError, match="no decision"):
+    with connect(ledger, threads=1) as database, pytest.raises(NothingRecordedError, match="no decision"):
         replay(database, policy(), since=4e9)
 
 
@@ -377,7 +377,7 @@ def test_starts_are_counted_as_each_record_decides(ledger: Path) -> None:
     limits = {"local": "p_adequate >= 0.8 and tokens_in < 700 or budget_ms < 3000 or turns > 4", "hosted": "otherwise"}
     other = made_policy({**content, "route": {**content["route"], "start": limits}}, Path("other.yaml"), {})
     alone = made_policy({**content, "tiers": ["hosted"], "route": {"start": {"hosted": "otherwise"}}}, Path("a"), {})
-    with opened(ledger) as database:
+    with connect(ledger) as database:
         rows = database.execute(
             "SELECT basis, given, request_id FROM requests WHERE given IS NOT NULL AND started_s >= $oldest "
             "ORDER BY started_s DESC",

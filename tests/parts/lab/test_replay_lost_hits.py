@@ -13,7 +13,7 @@ from gateway.parts.lab.replay.history import Read, read_history
 from gateway.parts.lab.replay.lost_hits import LostHits, as_asked, lost_hits
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.run import replay
-from gateway.parts.ledger.query import opened
+from gateway.parts.ledger.query import connect
 from tests.bench.replay_truth import truth_of
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy
@@ -31,7 +31,7 @@ def world() -> World:
 def database(world: World, tmp_path_factory: pytest.TempPathFactory) -> Iterator[duckdb.DuckDBPyConnection]:
     folder = tmp_path_factory.mktemp("ledger")
     write_ledger(folder, world.live(policy()), [world.basis(policy())])
-    with opened(folder, threads=1) as connection:
+    with connect(folder, threads=1) as connection:
         yield connection
 
 

@@ -11,7 +11,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.telemetry.decisions import BASES, DecisionRecorder, RecordedDecision
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import Trace
 from policies.loader import read_policy
 from policies.model import Policy
@@ -33,7 +33,7 @@ async def recorded_ledger(folder: Path, policy_file: Path, tokens: Sequence[int]
         for number, count in enumerate(tokens):
             trace, ledger = escalated(f"req-{number}")
             with_decision(trace, policy, count)
-            await store.apply([Append(TRACES, encode(trace, ledger, recorder), 1000)])
+            await store.apply([Append(TRACES, ledger_blob(trace, ledger, recorder), 1000)])
         await keep_bases(store, recorder)
         with locked(folder):
             await Keeper(store, folder, Rotation(after_s=1e9), lambda _: None).catch_up()

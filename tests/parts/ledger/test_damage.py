@@ -15,7 +15,7 @@ import redis
 from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.columns import FEEDBACK, LABELS, REQUESTS
 from gateway.parts.ledger.folder import BASES, TableFiles, known_bases, segment_path, segments_of
-from gateway.parts.ledger.query import ask, opened
+from gateway.parts.ledger.query import ask, connect
 from gateway.parts.ledger.summaries import VALUES
 from gateway.telemetry.ledger import TRACES
 from tests.gateway.telemetry.conftest import server, store
@@ -112,7 +112,7 @@ async def test_a_query_leaves_a_damaged_segment_out(
     assert [record.getMessage().partition(" is damaged and is left out: ")[0] for record in caplog.records] == [
         str(second)
     ]
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         ask(database, "SELECT max(hash(COLUMNS(*))) FROM requests")
         found = ask(database, 'SELECT "table", file, damaged FROM segments WHERE damaged IS NOT NULL').fetchall()
     [(table, file, why)] = found
@@ -181,7 +181,7 @@ async def test_every_table_may_be_damaged(store: RedisStore, segments: Segments,
     for one in (FEEDBACK, LABELS, REQUESTS):
         segment_path(tmp_path, one, (1, 0), (2, 0)).write_bytes(b"PAR1 half a fi")
     assert ids(tmp_path) == expected(1, 20)
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         ask(database, "SELECT * FROM labels, shadow_labels, feedback")
     async with live(tmp_path, store) as archive:
         assert len(archive.damaged) == 3
@@ -225,5 +225,5 @@ async def test_a_damaged_basis_is_read_again(store: RedisStore, segments: Segmen
     await record(store, 21, 21)
     await keep(store, tmp_path)
     assert known_bases(tmp_path) == names
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         assert len(ask(database, "SELECT * FROM bases").fetchall()) == len(names)

@@ -16,12 +16,12 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABLES
 from gateway.parts.ledger.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.parts.ledger.query import QueryError, ask, ask_typed, opened
+from gateway.parts.ledger.query import QueryError, ask, ask_typed, connect
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.label import PairLabel
-from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, encode
+from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.redis_script import scripted_redis
@@ -38,7 +38,7 @@ async def record(store: RedisStore, first: int, last: int, keep: int = 100_000, 
     recorder = DecisionRecorder({})
     for number in range(first, last + 1):
         trace, made = escalated(f"req-{number}", **ledger)
-        await store.apply([Append(TRACES, encode(trace, made, recorder), keep)])
+        await store.apply([Append(TRACES, ledger_blob(trace, made, recorder), keep)])
 
 
 async def keep(store: RedisStore, folder: Path, rotation: Rotation = NEVER) -> list[str]:
@@ -50,7 +50,7 @@ async def keep(store: RedisStore, folder: Path, rotation: Rotation = NEVER) -> l
 
 
 def ids(folder: Path) -> list[str]:
-    with opened(folder) as database:
+    with connect(folder) as database:
         rows = ask(database, "SELECT request_id FROM requests ORDER BY entry_ms, entry_seq").fetchall()
     return [name for (name,) in rows]
 
@@ -73,15 +73,15 @@ def test_every_field_of_the_ledger_has_a_column() -> None:
 async def test_a_record_is_found_as_it_was(store: RedisStore, tmp_path: Path) -> None:
     """From the hot file, and from the segment that it becomes, every field has the value that was recorded."""
     trace, ledger = escalated("req-1")
-    await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
     await keep(store, tmp_path)
-    want: dict[str, Any] = orjson.loads(encode(trace, ledger, DecisionRecorder({})))
+    want: dict[str, Any] = orjson.loads(ledger_blob(trace, ledger, DecisionRecorder({})))
     for rotated in (False, True):
         if rotated:
             with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
                 files.rotate()
             assert len(segments_of(tmp_path, "requests")) == 1
-        with opened(tmp_path) as database:
+        with connect(tmp_path) as database:
             result = ask(database, "SELECT * FROM requests")
             row = dict(zip([column[0] for column in result.description], result.fetchone(), strict=True))
         for name in LEDGER:
@@ -169,7 +169,7 @@ async def test_lost_entries_are_counted(store: RedisStore, tmp_path: Path) -> No
     said = await keep(store, tmp_path)
     assert len(said) == 1 and said[0].startswith("requests: 15 entries had left the store")
     assert ids(tmp_path) == [*expected(1, 10), *expected(26, 30)]
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         gap = ask(database, "SELECT max(ordinal) - min(ordinal) + 1 - count(*) FROM requests").fetchone()
     assert gap == (15,)
     await record(store, 31, 31)
@@ -197,7 +197,7 @@ async def test_the_latest_feedback_counts(store: RedisStore, tmp_path: Path) -> 
     for entry in (one, replace(one, score=0.0, comment="wrong", at=6.0), replace(one, tenant="zeta")):
         await store.apply([Append(feedback.STREAM, entry.encode(), 100)])
     await keep(store, tmp_path)
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         rows = ask(database, "SELECT tenant, score, comment FROM feedback ORDER BY tenant").fetchall()
         assert ask(database, "SELECT count(*) FROM feedback_all").fetchone() == (3,)
     assert rows == [("acme", 0.0, "wrong"), ("zeta", 1.0, None)]
@@ -210,7 +210,7 @@ async def test_a_query_reads_the_archive_alone(store: RedisStore, tmp_path: Path
     await keep(store, folder)
     secret = tmp_path / "secret.csv"
     secret.write_text("a,b\n1,2\n")
-    with opened(folder) as database:
+    with connect(folder) as database:
         for sql in (
             f"SELECT * FROM '{secret}'",
             f"FROM read_text('{folder / 'lock'}')",
@@ -236,7 +236,7 @@ async def test_a_query_that_somebody_typed_writes_nothing(store: RedisStore, tmp
     )]  # fmt: skip
     further = ["DROP VIEW requests", "SET threads = 9", f"EXPORT DATABASE '{tmp_path / 'out'}'", "INSTALL x", "", ";",
                f"ATTACH '{tmp_path / 'new.db'}'", "CREATE PERSISTENT SECRET s (TYPE s3)", "EXECUTE p"]  # fmt: skip
-    with opened(tmp_path) as database:
+    with connect(tmp_path) as database:
         for sql in (*wrapped, *further):
             with pytest.raises(QueryError):
                 ask_typed(database, sql)
@@ -250,7 +250,7 @@ async def test_one_keeper_at_a_time(store: RedisStore, tmp_path: Path) -> None:
     """Two would write every record twice."""
     with locked(tmp_path), pytest.raises(ArchiveError, match="another process"), locked(tmp_path):
         pass
-    with pytest.raises(ArchiveError, match="holds no ledger"), opened(tmp_path / "none"):
+    with pytest.raises(ArchiveError, match="holds no ledger"), connect(tmp_path / "none"):
         pass
 
 

@@ -12,7 +12,7 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.parts.ledger.commands._ledger_view import _money
-from gateway.parts.ledger.figures import figures
+from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.telemetry import feedback, label
@@ -46,27 +46,29 @@ def test_the_saving_is_of_all_requests_that_can_be_compared() -> None:
         _row(counterfactual_usd=0.001, answer_estimated=True),
         _row(),
     ]
-    said = figures(rows)["strongest_alone"]
+    said = usage_figures(rows)["strongest_alone"]
     assert (said["requests"], said["unknown"]["requests"]) == (4, 1)
     assert said["estimated"] == {"requests": 2, "cost_usd": pytest.approx(0.0001)}
     assert said["saved_usd"] == pytest.approx(0.0028) and said["saved_share"] == pytest.approx(0.7)
     low, high = said["interval_95"]
     assert low == high == pytest.approx(0.0028)
-    assert ("  estimated", "of 2 of them some tokens are our own count, $0.0001 of their cost") in _money(figures(rows))
-    assert figures(rows)["estimated_usd"] == pytest.approx(0.0001)
+    assert ("  estimated", "of 2 of them some tokens are our own count, $0.0001 of their cost") in _money(
+        usage_figures(rows)
+    )
+    assert usage_figures(rows)["estimated_usd"] == pytest.approx(0.0001)
 
 
 def test_no_saving_is_claimed_where_a_price_is_unknown() -> None:
     """A call that nobody can price would look like a saving; such requests are counted, and compared with nothing."""
     rows = [_row(counterfactual_usd=0.01), _row(counterfactual_usd=0.01, cost_unknown=True)]
-    said = figures(rows)
+    said = usage_figures(rows)
     assert said["cost_unknown"] == 1
     assert said["strongest_alone"]["requests"] == said["strongest_alone"]["unknown"]["requests"] == 1
 
 
 def test_waste_is_a_share_of_what_was_spent() -> None:
     """Wasted dollars are told against all dollars, wasted tokens against all tokens, though they cost nothing."""
-    said = figures([_row(wasted_usd=0.0, wasted_tokens=60), _row(wasted_usd=0.0003)])["wasted"]
+    said = usage_figures([_row(wasted_usd=0.0, wasted_tokens=60), _row(wasted_usd=0.0003)])["wasted"]
     assert (said["tokens"], said["share_of_tokens"]) == (60, 0.25)
     assert said["share_of_usd"] == pytest.approx(0.5)
 
@@ -75,12 +77,12 @@ def test_prompt_caches_are_told_by_what_they_saved_and_how_much_was_read() -> No
     """Writing cost is taken off; the share is of all prompt tokens, and without any nothing is said."""
     call = _call(cost_usd=0.0003)
     call.tokens_cached = 60
-    said = figures([_row(prompt_cache_usd=0.005, calls=[call]), _row(prompt_cache_usd=-0.001), _row()])
+    said = usage_figures([_row(prompt_cache_usd=0.005, calls=[call]), _row(prompt_cache_usd=-0.001), _row()])
     assert said["prompt_caches"] == {
         "saved_usd": pytest.approx(0.004), "tokens_read": 60, "share_read": pytest.approx(0.2)
     }  # fmt: skip
     assert ("prompt caches", "saved $0.004; 20.0% of prompt tokens read from them") in list(_money(said))
-    assert not any(name == "prompt caches" for name, _ in _money(figures([_row()])))
+    assert not any(name == "prompt caches" for name, _ in _money(usage_figures([_row()])))
 
 
 def test_goodput_needs_every_limit_of_a_single_request() -> None:
@@ -94,7 +96,7 @@ def test_goodput_needs_every_limit_of_a_single_request() -> None:
         _row(slo=None, status=429, error="rate_limit_exceeded", refused=True),
         _row(slo=None, status=400, error="invalid_json"),
     ]
-    said = figures(rows)["slo"]
+    said = usage_figures(rows)["slo"]
     assert (said["n"], said["goodput"]) == (4, 0.5)
     assert [said[name] for name in ("good", "late", "poor", "failed", "refused", "left")] == [2, 1, 0, 1, 2, 0]
     assert said["objectives"]["ttft_p95"] == {"n": 3, "met": pytest.approx(2 / 3)}
@@ -104,7 +106,7 @@ def test_routed_is_compared_with_held_out() -> None:
     """The difference of the two arms' scores comes with its interval; who took no part in the draw is in neither."""
     rows = [_row(holdout=False) | {"score": score} for score in (1.0, 1.0, 0.0, None)]
     rows += [_row(holdout=True) | {"score": 1.0}, _row() | {"score": 0.0}]
-    said = figures(rows)["holdout"]
+    said = usage_figures(rows)["holdout"]
     assert said["routed"] == {"requests": 4, "labels": 3, "score": pytest.approx(2 / 3)}
     assert said["held_out"] == {"requests": 1, "labels": 1, "score": 1.0}
     assert said["difference"] == pytest.approx(-1 / 3)
@@ -114,7 +116,7 @@ def test_routed_is_compared_with_held_out() -> None:
 
 def test_without_labels_there_is_no_difference() -> None:
     """One arm alone says nothing of the other."""
-    said = figures([_row(holdout=False) | {"score": 1.0}, _row(holdout=True)])["holdout"]
+    said = usage_figures([_row(holdout=False) | {"score": 1.0}, _row(holdout=True)])["holdout"]
     assert (said["difference"], said["interval_95"]) == (None, None)
 
 
@@ -132,7 +134,7 @@ def test_judge_and_feedback_make_one_figure_for_each_tier() -> None:
     labels = [
         _label(f"req-{i}", float(i % 3 > 0), 1.0, served="strong" if i % 4 == 0 else "small") for i in range(0, 120, 1)
     ]
-    said = figures(rows, labels)
+    said = usage_figures(rows, labels)
     local, hosted = said["quality"]
     assert (local["surface"], local["tier"], local["judged"], local["whose"]) == (
         "chat",
@@ -145,7 +147,7 @@ def test_judge_and_feedback_make_one_figure_for_each_tier() -> None:
     assert (held["word"], held["routed"]["labels"], held["held_out"]["labels"]) == ("judge", 60, 20)
     assert held["held_out"]["score"] == 1.0 and held["interval_95"][1] < 0
     rated = [row | {"score": 0.0 if row["request_id"] == "req-1" else row["score"]} for row in rows]
-    assert figures(rated, labels)["quality"][0]["both"] == 1
+    assert usage_figures(rated, labels)["quality"][0]["both"] == 1
 
 
 def test_records_of_an_older_version_count() -> None:
@@ -163,7 +165,7 @@ def test_records_of_an_older_version_count() -> None:
     )
     for name in newer:
         del row[name]
-    said = figures([row])
+    said = usage_figures([row])
     assert said["cost_usd"] == said["estimated_usd"] == pytest.approx(0.0003)
     assert said["strongest_alone"]["unknown"]["requests"] == 1
     assert said["queue_ms"]["n"] == 0

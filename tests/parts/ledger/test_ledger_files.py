@@ -18,7 +18,7 @@ from gateway.cli.main import main
 from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.gateway import environment
@@ -38,7 +38,7 @@ async def _filled(store: RedisStore) -> None:
 
 async def _record(store: RedisStore, number: int, surface: str) -> None:
     trace, ledger = escalated(f"req-{number}", surface=surface)
-    await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 1000)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
 
 
 async def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -11,14 +11,14 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.filters import filter_of
-from gateway.parts.console.views.requests import newest_requests
+from gateway.parts.console.filters import query_filter
+from gateway.parts.console.views.requests import request_page
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import new_request_id
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
@@ -102,7 +102,7 @@ async def test_a_request_is_found_by_its_id_whatever_time_that_tells(store: Redi
     own, chosen = new_request_id(), "req_1a20a93d14e0123456789abc"
     for request_id in (own, chosen):
         trace, made = escalated(request_id)
-        await store.apply([Append(TRACES, encode(trace, made, DecisionRecorder({})), 100)])
+        await store.apply([Append(TRACES, ledger_blob(trace, made, DecisionRecorder({})), 100)])
     await keep(store, tmp_path)
     with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
         files.rotate()
@@ -113,6 +113,6 @@ async def test_a_request_is_found_by_its_id_whatever_time_that_tells(store: Redi
             assert await archive.by_id("request_id", request_id, row["entry_ms"]) == [{"request_id": request_id}]
             assert await archive.by_id("request_id", request_id, row["entry_ms"] - 60_000) == []
             for beginning in (request_id, request_id[:-4], request_id[:12]):
-                rows, _ = await newest_requests(archive, filter_of([("q", beginning)]), "", 5)
+                rows, _ = await request_page(archive, query_filter([("q", beginning)]), "", 5)
                 assert request_id in [one["request_id"] for one in rows]
         assert await archive.by_id("request_id", new_request_id()) == []

@@ -15,7 +15,7 @@ from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, encode
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
@@ -34,7 +34,7 @@ async def _recorded(url: str, folder: Path) -> None:
     await store.delete(TRACES)
     for number in range(COUNT):
         trace, ledger = escalated(f"req-{number}")
-        await store.apply([Append(TRACES, encode(trace, ledger, DecisionRecorder({})), 1000)])
+        await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
     with locked(folder):
         await Keeper(store, folder, Rotation(after_s=1e9), lambda _: None).catch_up()
     await store.ask([Command((b"XTRIM", TRACES.encode(), b"MAXLEN", b"%d" % KEPT))], 5.0)

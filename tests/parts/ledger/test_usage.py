@@ -26,7 +26,7 @@ from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import SHADOW, TRACES, Ledger, encode
+from gateway.telemetry.ledger import SHADOW, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store
@@ -48,7 +48,7 @@ async def used(store: RedisStore, ledgers: Iterable[tuple[float, Ledger]], **gon
     for started, ledger in ledgers:
         trace = Trace(names.REQUEST)
         trace.root.end()
-        record = orjson.loads(encode(trace, ledger, DecisionRecorder({})))
+        record = orjson.loads(ledger_blob(trace, ledger, DecisionRecorder({})))
         record["started"] = started
         for name in gone:
             del record["ledger"][name]

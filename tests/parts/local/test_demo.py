@@ -12,20 +12,20 @@ from gateway.backends.scripted import ScriptedTransport
 from gateway.config.launch import Launch
 from gateway.parts.local.commands.demo import _CONFIG
 from gateway.parts.local.demo.policies import write_policies
-from gateway.parts.local.demo.scenes import draw, read_scenes
+from gateway.parts.local.demo.scenes import draw_scenes, read_scenes
 from policies.loader import SHIPPED, read_policy
 from tests.support.template import run_command
 
 
 def test_the_same_seed_draws_the_same_scenes() -> None:
-    first, again, other = (list(islice(draw(seed), 200)) for seed in (1, 1, 2))
+    first, again, other = (list(islice(draw_scenes(seed), 200)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
 
 
 def test_every_scene_comes_before_any_comes_again() -> None:
     scenes, _ = read_scenes()
-    drawn = list(islice(draw(3), len(scenes)))
+    drawn = list(islice(draw_scenes(3), len(scenes)))
     assert [one.scene for one in drawn] == list(scenes)
     assert not any("{" in text for one in drawn for text in one.texts)
 

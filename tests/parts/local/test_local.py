@@ -22,12 +22,12 @@ from gateway.config.launch import Launch
 from gateway.config.loader import default_config
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow, render
-from gateway.parts.local.child import MAX_BACKOFF_S, MAX_LOG_BYTES, Child, ChildSpec, backoff_s, rotate, tail
+from gateway.parts.local.child import MAX_BACKOFF_S, MAX_LOG_BYTES, Child, ChildSpec, backoff_s, last_lines, rotate_log
 from gateway.parts.local.family import Family
 from gateway.parts.local.local_model import find_gguf
 from gateway.parts.local.plan import make_plan
 from gateway.parts.local.roles import Listen
-from gateway.parts.local.state import Up, claim, free_port
+from gateway.parts.local.state import Up, claimed_folder, free_port
 from gateway.parts.local.store_child import store_child
 from tests.support.processes import ignoring, is_alive
 from tests.support.wait import eventually as auntil
@@ -107,7 +107,7 @@ async def test_a_vital_child_that_says_a_person_must_act_is_not_tried_again(tmp_
     child = Child(spec, pytest.fail)
     with pytest.raises(CannotStart, match="unknown key"):
         await asyncio.wait_for(child.run(), 2)
-    assert tail(spec.log, 0) == ["policies/chat.yaml:3: unknown key"]
+    assert last_lines(spec.log, 0) == ["policies/chat.yaml:3: unknown key"]
 
 
 async def test_an_end_is_noticed_while_a_probe_waits(tmp_path: Path) -> None:
@@ -237,7 +237,7 @@ def test_the_gateway_is_told_the_context_of_the_local_model(tmp_path: Path, monk
         monkeypatch.delenv(name, raising=False)
     config = tmp_path / "tierline.yaml"
     config.write_text(default_config().read_text() + "local_model: {context: 1536}\n")
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     backend = plan.deployment.tiers[0].backends[0]
     assert (backend.context, backend.configured) == (1536, True)
@@ -261,7 +261,7 @@ def test_the_local_model_requires_a_key_that_only_the_gateway_has(
     )
     keys = set()
     for _ in range(2):
-        with claim(tmp_path / "state") as state:
+        with claimed_folder(tmp_path / "state") as state:
             plan = make_plan(Launch(config=config, port=free_port()), state)
             state.announce(plan.up)
             texts = [file.read_text() for file in state.path.rglob("*") if file.is_file()]
@@ -285,7 +285,7 @@ def test_a_model_of_the_users_own_is_sent_no_key_of_ours(tmp_path: Path, monkeyp
     monkeypatch.setenv("TIERLINE_LOCAL_BASE_URL", "http://127.0.0.1:9/v1")
     for name in ("TIERLINE_LOCAL_KEY", "TIERLINE_STORE_URL"):
         monkeypatch.delenv(name, raising=False)
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(port=free_port()), state)
     gateway = next(spec for spec in plan.specs if spec.name == "gateway")
     assert "TIERLINE_LOCAL_KEY" not in gateway.env
@@ -298,7 +298,7 @@ def test_the_consoles_port_may_be_chosen(tmp_path: Path, monkeypatch: pytest.Mon
     config, port = tmp_path / "tierline.yaml", free_port()
     backend = "{kind: scripted, script: [{reply: {text: hi}}]}"
     config.write_text(f"console: {{port: 1}}\ntiers: [{{name: local, backends: [{backend}]}}]\n")
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state, port)
     assert plan.up.console_url == f"http://127.0.0.1:{port}"
     assert plan.specs[-1].argv[plan.specs[-1].argv.index("--port") + 1] == str(port)
@@ -323,7 +323,7 @@ def test_children_get_the_keys_that_they_need_and_no_other(tmp_path: Path, monke
     keys = {name: f"sk-real-key-of-{name}" for name in names}
     for name, key in (*keys.items(), ("MY_MODEL", "the-model")):
         monkeypatch.setenv(name, key)
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     env = {spec.name: spec.env for spec in plan.specs}
     assert {name for name, key in keys.items() if key in env["gateway"].values()} == set(keys)
@@ -348,7 +348,7 @@ def test_candidates_are_judged_where_policies_come_from_the_store(
     config = tmp_path / "tierline.yaml"
     backend = "{kind: scripted, script: [{reply: {text: hi}}]}"
     config.write_text(f"policies: {{source: {source}}}\ntiers: [{{name: local, backends: [{backend}]}}]\n")
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     names = [spec.name for spec in plan.specs]
     assert names == ["store", "ledger", *(["judge"] if source == "store" else []), "gateway", "console"]
@@ -424,18 +424,21 @@ async def test_a_vital_child_that_cannot_start_stops_the_others(tmp_path: Path) 
 
 def test_a_state_folder_has_one_supervisor(tmp_path: Path) -> None:
     """A second claim says who holds the folder; after the first one ended it succeeds."""
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         state.announce(Up("http://127.0.0.1:1", "redis://x", None, 42))
-        with pytest.raises(CannotStart, match=r"already up .*pid 42, http://127.0.0.1:1"), claim(tmp_path / "state"):
+        with (
+            pytest.raises(CannotStart, match=r"already up .*pid 42, http://127.0.0.1:1"),
+            claimed_folder(tmp_path / "state"),
+        ):
             pass
-    with claim(tmp_path / "state"):
+    with claimed_folder(tmp_path / "state"):
         pass
 
 
 def test_up_json_is_private_and_gone_afterwards(tmp_path: Path) -> None:
     """The file with the store's password is its owner's alone, and lives as long as the supervisor."""
     file = tmp_path / "up.json"
-    with claim(tmp_path) as state:
+    with claimed_folder(tmp_path) as state:
         state.announce(Up("http://h:1", "redis://:secret@127.0.0.1:2/0", "http://127.0.0.1:3/v1", 7))
         assert file.stat().st_mode & 0o777 == 0o600
         assert json.loads(file.read_text())["store_url"] == "redis://:secret@127.0.0.1:2/0"
@@ -447,17 +450,17 @@ def test_a_state_folder_that_cannot_be_written_is_one_clear_line(tmp_path: Path)
     (tmp_path / "file").touch()
     with (
         pytest.raises(CannotStart, match=r"cannot write to the state folder .*Not a directory"),
-        claim(tmp_path / "file" / "state"),
+        claimed_folder(tmp_path / "file" / "state"),
     ):
         pass
 
 
 def test_ports_are_kept_between_runs_until_somebody_else_takes_them(tmp_path: Path) -> None:
     """The same port comes back while it is free, another one when it is not."""
-    with claim(tmp_path) as state:
+    with claimed_folder(tmp_path) as state:
         port = state.port("store")
         assert state.port("local") != port
-    with claim(tmp_path) as state:
+    with claimed_folder(tmp_path) as state:
         assert state.port("store") == port
         with socket.create_server(("127.0.0.1", port)):
             assert state.port("store") != port
@@ -468,11 +471,11 @@ def test_a_log_that_has_grown_too_long_is_set_aside_while_it_is_written_to(tmp_p
     log = tmp_path / "child.log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"old\n" * (MAX_LOG_BYTES // 4 + 1))
-        assert rotate(log) == 0
+        assert rotate_log(log) == 0
         writer.write(b"new\n")
-    assert tail(log, 0) == ["new"]
+    assert last_lines(log, 0) == ["new"]
     assert log.stat().st_size == 4
-    assert tail(tmp_path / "child.log.1", 0)[-1] == "old"
+    assert last_lines(tmp_path / "child.log.1", 0)[-1] == "old"
 
 
 @pytest.mark.parametrize(("given", "name"), [(None, "mine"), ("other", "other")])
@@ -485,7 +488,7 @@ def test_the_local_tier_goes_by_the_name_of_the_model_it_serves(
     backend = "{base_url: '${TIERLINE_LOCAL_BASE_URL:-}', model: '${TIERLINE_LOCAL_MODEL:-shipped}'}"
     config.write_text(f"tiers: [{{name: local, backends: [{backend}]}}]\nlocal_model: {{gguf: mine.gguf}}\n")
     monkeypatch.setenv("TIERLINE_LOCAL_MODEL", given or "")
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         plan = make_plan(Launch(config=config, port=free_port()), state)
     assert [backend.model for backend in plan.deployment.tiers[0].backends] == [name]
 
@@ -497,8 +500,8 @@ def test_a_log_that_cannot_be_emptied_is_left_alone(tmp_path: Path) -> None:
     os.truncate(sealed, MAX_LOG_BYTES + 1)
     fcntl.fcntl(sealed, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     try:
-        assert rotate(Path(f"/proc/self/fd/{sealed}")) == MAX_LOG_BYTES + 1
-        assert rotate(tmp_path / "none.log") == 0
+        assert rotate_log(Path(f"/proc/self/fd/{sealed}")) == MAX_LOG_BYTES + 1
+        assert rotate_log(tmp_path / "none.log") == 0
     finally:
         os.close(sealed)
 
@@ -554,7 +557,7 @@ def redis_says(url: str, *commands: str) -> list[str]:
 
 async def test_the_embedded_store_keeps_its_data_through_kill_9(tmp_path: Path) -> None:
     """What was acknowledged is there after the server was killed and restarted."""
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)
@@ -570,7 +573,7 @@ async def test_the_embedded_store_keeps_its_data_through_kill_9(tmp_path: Path) 
 
 async def test_the_embedded_store_is_for_its_owner_only(tmp_path: Path) -> None:
     """Without the password nothing is answered, and no other address is listened on."""
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)
@@ -584,7 +587,7 @@ async def test_the_embedded_store_is_for_its_owner_only(tmp_path: Path) -> None:
 
 async def test_a_full_embedded_store_gives_up_cache_entries_and_keeps_streams(tmp_path: Path) -> None:
     """When memory runs out, keys that expire go and the stream stays, and writes go on."""
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         spec, url = store_child(state, 256 << 20)
         async with watched(spec, []) as child:
             await auntil(lambda: child.ready)

@@ -15,13 +15,13 @@ from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import LocalModel
 from gateway.parts.local import CannotStart
 from gateway.parts.local.local_model import find_gguf, local_child
-from gateway.parts.local.state import claim, free_port
+from gateway.parts.local.state import claimed_folder, free_port
 from policies.errors import ConfigError
 
 _LOAD = """
 import os, sys, xllamacpp
 from gateway.parts.local import local_tier
-params = local_tier.parameters(local_tier.parse(sys.argv[1:]))
+params = local_tier.parameters(local_tier.parse_options(sys.argv[1:]))
 params.verbosity, params.warmup = 4, False
 server = xllamacpp.Server(params)
 os._exit(0)
@@ -68,7 +68,7 @@ def test_the_config_says_what_the_child_is_started_with(tmp_path: Path) -> None:
     )
     wanted = ("--gpu-layers", "0", "--kv-cache", "q8_0", "--flash-attention", "enabled", "--speculate", "ngram")
     assert model.engine_options == wanted
-    with claim(tmp_path / "state") as state:
+    with claimed_folder(tmp_path / "state") as state:
         argv = local_child(model, state)[0].argv
         assert argv[argv.index("--gpu-layers") :][: len(wanted)] == wanted
         (tmp_path / "draft.gguf").write_bytes(b"none")

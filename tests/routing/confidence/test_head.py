@@ -14,9 +14,9 @@ from routing.confidence.head import (
     FORMAT,
     TOKEN_FEATURES,
     ConfidenceHead,
-    features_of,
     numbers_hash,
     shipped_head,
+    token_facts,
 )
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import ArtefactError
@@ -114,7 +114,7 @@ def test_the_classifiers_prior_moves_the_answers_probability() -> None:
 
 def test_features_bear_what_servers_write_for_impossible_tokens() -> None:
     """-inf, -9999, NaN and a rounding above 0 all count as the nearest log-probability that can be."""
-    values = features_of(Evidence("a", logprobs=[-math.inf, -9999.0, math.nan, 1e-6]), None, 0)
+    values = token_facts(Evidence("a", logprobs=[-math.inf, -9999.0, math.nan, 1e-6]), None, 0)
     assert set(values) == set(TOKEN_FEATURES)
     assert values["mean"] == -15.0
     assert values["least"] == -20.0
@@ -123,7 +123,7 @@ def test_features_bear_what_servers_write_for_impossible_tokens() -> None:
 def test_features_of_alternatives_say_how_undecided_the_model_was() -> None:
     """Two equal alternatives have no margin and an entropy of log 2; a certain token has a margin and next to none."""
     evidence = Evidence("a b", logprobs=[-0.7, 0.0], top_logprobs=[[math.log(0.5)] * 2, [0.0, -20.0]])
-    values = features_of(evidence, None, 2)
+    values = token_facts(evidence, None, 2)
     assert set(values) == {*TOKEN_FEATURES, *ALTERNATIVE_FEATURES}
     assert values["first_margin"] == 0.0
     assert values["first_entropy"] == values["most_entropy"] == pytest.approx(math.log(2), abs=1e-6)

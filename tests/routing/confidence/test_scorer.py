@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from routing.confidence.head import numbers_hash
-from routing.confidence.scorer import BEGINNING, FEATURES, FORMAT, WHOLE, AnswerScorer, features_of
+from routing.confidence.scorer import BEGINNING, FEATURES, FORMAT, WHOLE, AnswerScorer, answer_features
 from routing.difficulty.model import ArtefactError
 
 
@@ -52,12 +52,12 @@ def test_it_says_nothing_of_what_it_was_not_fitted_to(tmp_path: Path) -> None:
 
 def test_features_are_what_they_say() -> None:
     """Counted in lower case, over the first characters of both texts."""
-    values = features_of("Which city is the capital?", "Perhaps Rome.\nNone of these 12,500 fit; Rome, Rome.")
+    values = answer_features("Which city is the capital?", "Perhaps Rome.\nNone of these 12,500 fit; Rome, Rome.")
     assert values is not None and tuple(values) == FEATURES
     assert (values["doubts"], values["finds_none"], values["longest_number"]) == (10.0, 1.0, 5.0)
     assert (values["variety"], values["lines"]) == (0.8, 1.0)
     assert values["overlap"] == 0.0
-    assert features_of("a", "b " * 100_000) == features_of("a", "b " * 3_000)
+    assert answer_features("a", "b " * 100_000) == answer_features("a", "b " * 3_000)
 
 
 @pytest.mark.parametrize(

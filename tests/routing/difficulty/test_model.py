@@ -25,7 +25,7 @@ from routing.difficulty.model import (
     DifficultyModel,
     shipped_artefact,
 )
-from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, read, terms_of
+from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, terms_of, tokenise
 from routing.embedding.embedder import Embedder, EmbedderKind, StaticEmbedder
 from routing.features import Features, features_of
 
@@ -240,7 +240,7 @@ def test_a_kind_without_a_domain_is_named_and_its_difficulty_is_not() -> None:
 def test_a_word_puts_a_request_outside_of_its_domain_however_long_the_text() -> None:
     """Templates of exams are known by their words: each counts once, and is not thinned by the rest of the text."""
     places = np.zeros(BUCKETS, np.int32)
-    places[terms_of(read("boxed"))[0]] = 1
+    places[terms_of(tokenise("boxed"))[0]] = 1
     words = np.zeros((2, 2), np.float32)
     words[1, 1] = -2
     model = replace(
@@ -459,7 +459,7 @@ def test_serving_needs_neither_torch_nor_scikit_learn() -> None:
 def test_features_of_a_request_are_those_of_training(model: DifficultyModel, embedder: Embedder) -> None:
     """A request with one user message is judged as the same prompt was in training."""
     request = features_of({"messages": [{"role": "user", "content": HARD[0]}]})
-    reading = read(HARD[0])
+    reading = tokenise(HARD[0])
     assert np.array_equal(counts_of(request, reading), counts_of(features(HARD[0]), reading))
 
 

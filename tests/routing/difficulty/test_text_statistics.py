@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from routing.difficulty.text_statistics import BUCKETS, COUNTS, ENOUGH, counts_of, read, shortened, terms_of
+from routing.difficulty.text_statistics import BUCKETS, COUNTS, ENOUGH, counts_of, shortened, terms_of, tokenise
 from routing.embedding.embedder import bounded
 from routing.features import Features
 
@@ -14,16 +14,16 @@ CHOICES = "\nA. Oxygen\nB. Carbon dioxide\nAnswer:"
 
 
 def buckets(text: str) -> set[int]:
-    return set(terms_of(read(text))[0].tolist())
+    return set(terms_of(tokenise(text))[0].tolist())
 
 
 def test_words_before_the_first_choice_are_what_is_asked() -> None:
     """The choices' words are kept apart; a text without choices is all question."""
-    reading = read(QUESTION + CHOICES)
+    reading = tokenise(QUESTION + CHOICES)
     assert reading.words[: reading.asked] == ["which", "gas", "do", "plants", "take", "in"]
     assert reading.words[reading.asked :] == ["oxygen", "carbon", "dioxide", "answer"]
     assert reading.choices_at == len(QUESTION)
-    assert read(QUESTION).asked == 6
+    assert tokenise(QUESTION).asked == 6
 
 
 def test_case_does_not_matter_and_order_and_place_do() -> None:
@@ -37,7 +37,7 @@ def test_case_does_not_matter_and_order_and_place_do() -> None:
 @pytest.mark.parametrize("text", ["", "a", "? !", "\ud800\ud800", "word", "日本 語彙", "\nA. \nB. "])
 def test_any_text_has_terms(text: str) -> None:
     """Empty and strange texts too: buckets are within bounds and distinct, weights at least 1."""
-    found, often = terms_of(read(text))
+    found, often = terms_of(tokenise(text))
     assert len(set(found.tolist())) == len(found) == len(often)
     assert np.all((found >= 0) & (found < BUCKETS))
     assert np.all(often >= 1)
@@ -45,7 +45,7 @@ def test_any_text_has_terms(text: str) -> None:
 
 def test_said_more_often_weighs_more_but_not_in_proportion() -> None:
     """Once weighs 1, three times 1 + log 3."""
-    found, often = terms_of(read("buffalo " * 3))
+    found, often = terms_of(tokenise("buffalo " * 3))
     weight = dict(zip(found.tolist(), often.tolist(), strict=True))
     (once,) = buckets("buffalo")
     assert weight[once] == pytest.approx(1 + np.log(3))
@@ -59,7 +59,7 @@ def test_a_text_that_says_little_weighs_little() -> None:
 
 
 def counted(text: str) -> dict[str, float]:
-    counts = counts_of(Features(text=text, turns=1, approx_tokens=len(text) // 4 + 4), read(bounded(text)))
+    counts = counts_of(Features(text=text, turns=1, approx_tokens=len(text) // 4 + 4), tokenise(bounded(text)))
     assert counts.dtype == np.float32
     return dict(zip(COUNTS, counts.tolist(), strict=True))
 
@@ -100,5 +100,5 @@ def test_the_conversation_and_the_request_are_counted() -> None:
     assert counted("What is the size of it?")["share_english"] > 0.7
     assert counted("Wie hoch ist der Berg?")["share_english"] == 0
     request = Features(text="Book it.", turns=1, approx_tokens=6, has_tools=True, tools=3, parallel_tools=True)
-    counts = dict(zip(COUNTS, counts_of(request, read("Book it.")).tolist(), strict=True))
+    counts = dict(zip(COUNTS, counts_of(request, tokenise("Book it.")).tolist(), strict=True))
     assert (counts["log_tools"], counts["parallel_tools"]) == (pytest.approx(np.log1p(3)), 1)

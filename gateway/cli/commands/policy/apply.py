@@ -24,7 +24,7 @@ from gateway.cli.policy_registry import (
     check_in_use,
     deployment_of,
     report_change,
-    spread,
+    wait_for_spread,
     with_registry,
 )
 from gateway.exit_codes import Exit
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
                 )
         except ConfigError as error:
             raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
-        return before.get(applied.version.surface), applied, await spread(registry, applied.state)
+        return before.get(applied.version.surface), applied, await wait_for_spread(registry, applied.state)
 
     before, applied, workers = with_registry(args, work)
     report_change(args, f"applied {applied.version.label}", before, applied.state, workers)

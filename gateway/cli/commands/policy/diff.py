@@ -15,7 +15,7 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import duration
-from gateway.cli.policy_files import policy_of
+from gateway.cli.policy_files import policy_in
 from gateway.cli.recorded_policies import deployed_as
 from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
@@ -46,7 +46,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compare, print the differences and return the exit code."""
     take_running(args)
-    (before, _), (after, document) = policy_of(args.before, args), policy_of(args.after, args)
+    (before, _), (after, document) = policy_in(args.before, args), policy_in(args.after, args)
     changes = difference(before, after, lambda path: document.problem(path, "").line)
     moves: StartMoves | None = None
     more_notes: list[str] = []
@@ -125,7 +125,7 @@ def _moves(
     from gateway.parts.lab.replay.records import Which
     from gateway.parts.lab.replay.starts import start_moves
     from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import opened
+    from gateway.parts.ledger.query import connect
 
     notes: list[str] = []
 
@@ -139,7 +139,7 @@ def _moves(
         return policy, other
 
     try:
-        with opened(folder) as database:
+        with connect(folder) as database:
             return start_moves(database, Which(before.surface, oldest), deployed, on_progress), notes
     except (ArchiveError, BasisError) as error:
         raise CommandError(str(error)) from None

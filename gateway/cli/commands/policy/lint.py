@@ -61,17 +61,17 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{path}: no policy files (*.yaml) here")
     if args.since is None and args.ledger is None:
         return _run(args, form, Checks(paths, deployment, source))
-    from gateway.parts.lab.evidence import evidence_of
+    from gateway.parts.lab.evidence import archive_evidence
     from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import QueryError, opened
+    from gateway.parts.ledger.query import QueryError, connect
 
     folder = args.ledger or Path(".state") / "ledger"
     if args.ledger is None and deployment is not None:
         folder = deployment.ledger.folder or deployment.embedding.state / "ledger"
     oldest = None if args.since is None else time.time() - args.since
     try:
-        with opened(folder) as database:
-            checks = Checks(paths, deployment, source, lambda policy: evidence_of(database, policy, oldest))
+        with connect(folder) as database:
+            checks = Checks(paths, deployment, source, lambda policy: archive_evidence(database, policy, oldest))
             return _run(args, form, checks)
     except (ArchiveError, QueryError) as error:
         raise CommandError(str(error)) from None

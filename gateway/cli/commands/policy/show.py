@@ -8,7 +8,7 @@ import sys
 from gateway.cli.policy_registry import when, with_registry
 from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
-from gateway.registry.view import shown
+from gateway.registry.view import shown_version
 from gateway.report import print_json
 
 
@@ -21,7 +21,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the version's text on stdout, and where it comes from on stderr."""
     surface, _, prefix = args.version.partition("@")
-    version = with_registry(args, lambda registry: shown(registry, surface, prefix))
+    version = with_registry(args, lambda registry: shown_version(registry, surface, prefix))
     if args.json:
         print_json(version)
         return Exit.OK

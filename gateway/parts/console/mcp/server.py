@@ -45,7 +45,7 @@ async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:
     store = RedisStore.from_url(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
-    serving = asyncio.ensure_future(server_of(AgentTools(archive, store, places, console_url)).run_stdio_async())
+    serving = asyncio.ensure_future(mcp_server(AgentTools(archive, store, places, console_url)).run_stdio_async())
     signalled = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, signalled.set)
@@ -59,7 +59,7 @@ async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:
     serving.result()
 
 
-def server_of(tools: AgentTools) -> MCPServer:
+def mcp_server(tools: AgentTools) -> MCPServer:
     """Return the server of these tools."""
     server = MCPServer("tierline", instructions=_INSTRUCTIONS, version=version(), log_level="WARNING")
     for tool in (

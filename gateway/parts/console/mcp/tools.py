@@ -15,16 +15,16 @@ from mcp.server.mcpserver import Context
 from pydantic import Field
 
 from cache.store.base import Store
-from gateway.parts.console.filters import FLAGS, SPANS, filter_of
+from gateway.parts.console.filters import FLAGS, SPANS, query_filter
 from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_desk import PolicyDesk
-from gateway.parts.console.render import json_text
+from gateway.parts.console.render import page_json
 from gateway.parts.console.standing import StandingReader
 from gateway.parts.console.surface_counts import SPANS as NOW_SPANS
 from gateway.parts.console.timeline import Bar
 from gateway.parts.console.views.now import NowView
 from gateway.parts.console.views.request import RequestView
-from gateway.parts.console.views.requests import newest_requests
+from gateway.parts.console.views.requests import request_page
 from gateway.parts.console.views.surface import SurfaceView, SurfaceWindow
 from gateway.parts.ledger.live import LiveArchive
 
@@ -115,8 +115,8 @@ class AgentTools:
             "surface": surface, "path": path, "tier": tier, "backend": backend, "model": model, "policy": policy,
             "tenant": tenant, "error": error, "slower": slower_than, "q": request_id, "since": since,
         }  # fmt: skip
-        wanted = filter_of([*texts.items(), *(("is", flag) for flag in flags)])
-        rows, more = await newest_requests(self._archive, wanted, before, limit)
+        wanted = query_filter([*texts.items(), *(("is", flag) for flag in flags)])
+        rows, more = await request_page(self._archive, wanted, before, limit)
         page = f"{self._console_url}/requests?{wanted.query}" if self._console_url else ""
         return _plain({"requests": rows, "more": more, "page": page})
 
@@ -206,5 +206,5 @@ async def _telling(work: Awaitable[T], context: Context[Any, Any], what: str) ->
 
 
 def _plain(data: Mapping[str, Any]) -> dict[str, Any]:
-    plain: dict[str, Any] = orjson.loads(json_text(data))
+    plain: dict[str, Any] = orjson.loads(page_json(data))
     return plain

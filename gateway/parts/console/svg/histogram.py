@@ -81,7 +81,7 @@ def scale_of(values: Sequence[float], marks: Iterable[float] = (), *, share: boo
     return HistogramScale(min([0.0, *ordered[:1], *marks]), largest if largest > 0 else 1.0)
 
 
-def counted(values: Iterable[float], scale: HistogramScale, bins: int = BINS) -> list[int]:
+def bin_counts(values: Iterable[float], scale: HistogramScale, bins: int = BINS) -> list[int]:
     """Return how many values are in each of so many equally wide parts of the axis."""
     counts = [0] * bins
     for value in values:

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.parts.console.bases import RecordedBases
-from gateway.parts.console.hours_before import BEFORE, BEFORE_S, SLOT_MS, compared, gone, unjudged_need
+from gateway.parts.console.hours_before import BEFORE, BEFORE_S, SLOT_MS, compared_hours, gone, unjudged_need
 from gateway.parts.console.kept_figures import KeptFigures
 from gateway.parts.console.limits import GOODPUT_OBJECTIVE, limit_misses
 from gateway.parts.console.live import LiveUpdates
@@ -45,7 +45,7 @@ from gateway.parts.console.surface_counts import (
     SPANS,
     counts,
     first_bytes,
-    keep,
+    keep_counts,
     slot_for,
     versions,
 )
@@ -156,7 +156,7 @@ class NowView:
         self._bases = RecordedBases(archive)
         self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
         self._hours_before = KeptFigures(self._sums_before, fresh_s=_BEFORE_FRESH_S)
-        keep(archive, counts, first_bytes, versions, limit_misses)
+        keep_counts(archive, counts, first_bytes, versions, limit_misses)
         archive.keep(DRAWN)
 
     async def fitting_span(self) -> str:
@@ -261,7 +261,7 @@ class NowView:
         for surface in surfaces:
             name = surface["surface"]
             rows, earlier = buckets[name], before.get(name)
-            comparison = compared(name, rows, earlier, marks, *window)
+            comparison = compared_hours(name, rows, earlier, marks, *window)
             own = [] if comparison is None else [comparison.need(name)]
             if unjudged_need(name, rows, surface["verifiers"], "") is not None:
                 need = unjudged_need(name, rows, surface["verifiers"], await self._why_unjudged(name, window[0]))

@@ -14,7 +14,7 @@ import orjson
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
-from gateway.parts.console.facts import facts_of
+from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
 from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.summary import summary_of
@@ -110,8 +110,8 @@ class RequestView:
                 "its record is on its way: it takes up to a second."
             )
         row = rows[0]
-        record = record_of(row)
-        again = decided_again(row)
+        record = row_record(row)
+        again = redecided(row)
         tiers = again.policy.ladder if again is not None else ()
         timeline = timeline_of(record, row["given"], tiers)
         usual = await self._usual_of(row["surface"])
@@ -135,7 +135,7 @@ class RequestView:
             "summary": summary_of(record["ledger"], timeline.bars),
             "texts": texts_of(record["ledger"], timeline.bars),
             "timeline": timeline,
-            "facts": {bar.number: facts_of(bar.attributes, bar.error) for bar in timeline.bars},
+            "facts": {bar.number: hop_facts(bar.attributes, bar.error) for bar in timeline.bars},
             "changes": {
                 part: [(change, tried_as(change, numbers)) for change in changes if change.part == part]
                 for part in dict.fromkeys(change.part for change in changes)
@@ -267,7 +267,7 @@ def _usual_of_kind(usual: Mapping[tuple[str, str | None], Sequence[float]], bar:
     return usual.get((bar.name, bar.attributes.get(names.TIER))) or usual.get((bar.name, None))
 
 
-def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
+def row_record(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return an archive's row as the record that it was made of."""
     return {
         "trace_id": row["trace_id"],
@@ -278,7 +278,7 @@ def record_of(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def decided_again(row: Mapping[str, Any]) -> RecordedDecisionInput | None:
+def redecided(row: Mapping[str, Any]) -> RecordedDecisionInput | None:
     """Return a row's routing decision as it can be made again; None if nothing was decided, or it cannot be read."""
     if row["given"] is None or row["basis_json"] is None:
         return None
@@ -315,4 +315,4 @@ def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
     return CapturedTexts(prompt, answer, cut, why_not)
 
 
-__all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "decided_again", "record_of"]
+__all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "redecided", "row_record"]

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl, quote
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from gateway.parts.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, filter_of
+from gateway.parts.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, query_filter
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, SeeOther, Sources, allowed, whole_in
 from gateway.parts.console.policy_desk import PolicyDesk
@@ -106,7 +106,7 @@ def _filter_in(pairs: list[tuple[str, str]]) -> Filter:
     """Return the filter of a query, words of the prompt included. Raises BadFilter."""
     given = dict(pairs)
     return replace(
-        filter_of(pairs, since="" if given.get("q") else "24h"), prompt=given.get("prompt", "").strip()[:200]
+        query_filter(pairs, since="" if given.get("q") else "24h"), prompt=given.get("prompt", "").strip()[:200]
     )
 
 
@@ -114,7 +114,7 @@ async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") 
     """Return a page of the list. `before` is the place of the last row of the page before, as `more` has it."""
     began = time.perf_counter()
     (rows, more), over_time, choices = await asyncio.gather(
-        newest_requests(archive, wanted, before, PAGE), _over_time(archive, wanted), _choices(archive)
+        request_page(archive, wanted, before, PAGE), _over_time(archive, wanted), _choices(archive)
     )
     newest = f"{rows[0]['entry_ms']}-{rows[0]['entry_seq']}" if rows else f"{int(time.time() * 1000)}-0"
     return {
@@ -179,7 +179,7 @@ async def _over_time(archive: LiveArchive, wanted: Filter) -> dict[str, Any] | N
     return {"from_ms": from_ms, "to_ms": to_ms, "step_ms": step_ms, "bars": bars, **sums}
 
 
-async def newest_requests(
+async def request_page(
     archive: LiveArchive, wanted: Filter, before: str, limit: int
 ) -> tuple[list[dict[str, Any]], str]:
     """Return the newest requests that a filter lets through, and what continues behind them; '' where nothing does.

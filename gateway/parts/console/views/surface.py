@@ -31,7 +31,7 @@ from gateway.parts.console.surface_counts import (
     SPANS,
     counts,
     first_bytes,
-    keep,
+    keep_counts,
     slot_for,
     slot_of_entry,
     slotted,
@@ -210,7 +210,7 @@ class SurfaceView:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)
-        keep(archive, counts, first_bytes, versions, limit_misses, _times, _stages)
+        keep_counts(archive, counts, first_bytes, versions, limit_misses, _times, _stages)
 
     async def data(self, surface: str, window: SurfaceWindow, chosen: str | None) -> dict[str, Any]:
         """Return the figures of a surface; `chosen` is the limit that is looked at, else the one missed most.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, cases_of, dollars
+from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, call_dollars, cases_of
 from gateway.parts.fit.datasets import DataError, Example, Json, LabelledAnswer, read_labelled
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.kinds import features_of_example
@@ -117,7 +117,7 @@ def _is_faulty(answer: LabelledAnswer, seen: Evidence, surface: LabelledSurface)
 
 
 def _cost(answer: LabelledAnswer, surface: LabelledSurface, tier: int) -> float | None:
-    return dollars(answer.cost_usd, answer.tok_in, answer.tok_out, (surface.small, surface.large)[tier])
+    return call_dollars(answer.cost_usd, answer.tok_in, answer.tok_out, (surface.small, surface.large)[tier])
 
 
 def _notes(

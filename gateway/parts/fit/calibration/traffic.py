@@ -60,7 +60,7 @@ class LabelledTraffic:
     notes: tuple[str, ...]
 
 
-def dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, model: TierModel) -> float | None:
+def call_dollars(cost_usd: float | None, tok_in: int | None, tok_out: int | None, model: TierModel) -> float | None:
     """Return a call's cost in US dollars: as recorded, else its tokens at the model's price; None if unknown."""
     if cost_usd is not None:
         return cost_usd

@@ -73,7 +73,7 @@ def _start(surface: LabelledSurface, best: Best) -> dict[str, Any]:
     return {surface.rules.value: figures.pop("start"), "setting": setting, **figures}
 
 
-def report_on(
+def calibration_report(
     surface: LabelledSurface, labelled: LabelledTraffic, choice: Choice, checked: Check | None, change: Change | None
 ) -> Report:
     """Return the curve, and the setting chosen from it."""

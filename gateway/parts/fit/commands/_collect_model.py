@@ -152,9 +152,9 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
     from gateway.config.schema import LocalModel
     from gateway.parts.local.child import Child
     from gateway.parts.local.local_model import find_gguf, local_child
-    from gateway.parts.local.state import claim
+    from gateway.parts.local.state import claimed_folder
 
-    with TemporaryDirectory(prefix="tierline-collect-") as folder, claim(Path(folder)) as state:
+    with TemporaryDirectory(prefix="tierline-collect-") as folder, claimed_folder(Path(folder)) as state:
         spec, base_url, key = local_child(LocalModel(), state)
         child = Child(replace(spec, vital=True), say)
         life = asyncio.create_task(child.run())

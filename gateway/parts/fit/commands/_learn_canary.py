@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.cli.policy_registry import spread, with_registry
+from gateway.cli.policy_registry import wait_for_spread, with_registry
 from gateway.exit_codes import Exit
 from gateway.registry.apply import apply_file
 from gateway.registry.registry import RegistryError
@@ -104,7 +104,7 @@ def start_canary(
             "version": applied.version.version,
             "share": 0.0 if rolling is None else rolling.share,
             "message": message,
-            "workers": await spread(registry, applied.state),
+            "workers": await wait_for_spread(registry, applied.state),
         }
 
     try:
@@ -113,7 +113,7 @@ def start_canary(
         raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
 
 
-def message_of(figures: Measured, labels: int) -> str:
+def canary_reason(figures: Measured, labels: int) -> str:
     """Return why the canary is started: what was measured."""
     own, other = figures.own, figures.other
     return (

@@ -16,7 +16,7 @@ import numpy as np
 
 from gateway.cli.commands import CommandError
 from gateway.parts.fit.calibration.cases import known_starts
-from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, cases_of, dollars
+from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, call_dollars, cases_of
 from gateway.parts.fit.datasets import DataError, Json, json_objects, rows_of
 from gateway.telemetry import names
 from gateway.telemetry.sampling import HEAD
@@ -128,8 +128,8 @@ def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[f
         basis=_basis(small or {}),
         faulty=small is not None and _is_faulty(small),
         # A call that was not made is priced by the tokens of the other tier's call.
-        small_cost=dollars((small or {}).get(names.COST), *tokens, surface.small),
-        large_cost=dollars((large or {}).get(names.COST), *tokens, surface.large),
+        small_cost=call_dollars((small or {}).get(names.COST), *tokens, surface.small),
+        large_cost=call_dollars((large or {}).get(names.COST), *tokens, surface.large),
     )
 
 

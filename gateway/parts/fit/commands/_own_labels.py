@@ -14,7 +14,7 @@ from gateway.cli.store_flags import ledger_folder
 from gateway.parts.ledger.folder import ArchiveError
 from gateway.parts.ledger.quality import TO_FIT, SurfaceLabels
 from gateway.parts.ledger.quality import surface_labels as labels_by_surface
-from gateway.parts.ledger.query import opened, rows_of
+from gateway.parts.ledger.query import connect, rows_of
 
 _NEEDED: Final = frozenset({"better", "judged_at", "request_id", "small", "strong", "surface", "tenant"})
 
@@ -34,7 +34,7 @@ def add_label_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def surface_labels(args: argparse.Namespace) -> SurfaceLabels:
+def labels_named(args: argparse.Namespace) -> SurfaceLabels:
     """Return what the options name. Raises CommandError."""
     if args.surface is None:
         raise CommandError("name the surface with --surface")
@@ -51,7 +51,7 @@ def surface_labels(args: argparse.Namespace) -> SurfaceLabels:
         except (AttributeError, TypeError, ValueError):
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
     try:
-        with opened(ledger_folder(args)) as database:
+        with connect(ledger_folder(args)) as database:
             values = {"surface": args.surface, "from_ms": 0}
             found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
     except ArchiveError as error:

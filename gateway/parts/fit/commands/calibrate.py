@@ -35,7 +35,7 @@ from gateway.parts.fit.calibration.choose import Target, TargetKind, choose
 from gateway.parts.fit.calibration.from_data import Scorers, from_data
 from gateway.parts.fit.calibration.start import StartRules
 from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, TierModel
-from gateway.parts.fit.calibration.view import plot, refusal, report_on
+from gateway.parts.fit.calibration.view import calibration_report, plot, refusal
 from gateway.parts.fit.commands._ledger_labels import from_ledger
 from gateway.parts.fit.commands._ledger_traffic import traffic_of
 from gateway.parts.fit.datasets import DataError
@@ -132,7 +132,7 @@ def _run(args: argparse.Namespace, scratch: Path, *, labels: bool) -> int:
                 raise CommandError(f"{args.plot} cannot be written: {error.strerror or error}") from None
     except (DataError, ArtefactError, EmbedderUnavailable) as error:
         raise CommandError(str(error)) from None
-    show(report_on(surface, labelled, choice, checked, change), as_json=args.json)
+    show(calibration_report(surface, labelled, choice, checked, change), as_json=args.json)
     if change is None:
         raise CommandError(refusal(choice), Exit.FINDINGS)
     _write(args, change)

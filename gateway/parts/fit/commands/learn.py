@@ -28,8 +28,8 @@ from gateway.cli.quality_view import agreement_line, missing_line, quality_table
 from gateway.cli.store_flags import take_running
 from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
-from gateway.parts.fit.commands._learn_canary import in_force, message_of, start_canary
-from gateway.parts.fit.commands._own_labels import add_label_flags, surface_labels
+from gateway.parts.fit.commands._learn_canary import canary_reason, in_force, start_canary
+from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
@@ -69,7 +69,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the chosen action. Raises CommandError."""
     take_running(args)
-    labels = surface_labels(args)
+    labels = labels_named(args)
     if not labels.rows and not labels.unjudged and not labels.shadows:
         raise CommandError(f"there are no labels of {args.surface} yet; its policy's `learn` section makes them")
     try:
@@ -91,7 +91,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Fit and measure; write artefacts and the proposed policy if the classifier is better."""
     from gateway.measures.quality import agreement
     from gateway.parts.fit.learning.labels import chosen_labels, held_out
-    from gateway.parts.fit.learning.measured import measured
+    from gateway.parts.fit.learning.measured import head_figures
     from gateway.parts.fit.learning.own_fit import fit_own
     from gateway.parts.fit.learning.own_head import own_heads
     from routing.difficulty.model import DifficultyModel
@@ -127,14 +127,14 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         labels, kinds = chosen.labels, len(model.kinds)
         held = held_out(labels)
         earlier = fit_own(labels.take(~held), kinds, args.seed, on_progress)
-        figures = measured(labels.take(held), earlier.heads, args.seed)
+        figures = head_figures(labels.take(held), earlier.heads, args.seed)
         proposed: dict[str, Any] = {}
         if not figures.verdict:
             whole_fit = fit_own(labels, kinds, args.seed, on_progress)
             proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder)
             if live is not None and policy.learn is not None and policy.learn.apply == "canary":
                 made = Path(proposed["policy"]).read_bytes().decode()
-                proposed["canary"] = start_canary(args, source, live, made, message_of(figures, len(labels)))
+                proposed["canary"] = start_canary(args, source, live, made, canary_reason(figures, len(labels)))
         proposed |= _written(args, heads)
     people = agreement(found.rows, found.feedback)
     values = {

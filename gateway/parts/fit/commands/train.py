@@ -24,7 +24,7 @@ from gateway.cli.flags import (
     whole,
 )
 from gateway.exit_codes import Exit
-from gateway.parts.fit.datasets import DataError, LabelledAnswer, digest_of, read_answers, read_labelled, read_rows
+from gateway.parts.fit.datasets import DataError, LabelledAnswer, file_digest, read_answers, read_labelled, read_rows
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts, table_of_sets
@@ -236,7 +236,7 @@ def _scorer(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     options += ["--not-for", *args.not_for] if args.not_for else []
     remade = Remade.of("tierline train scorer", args.data, args.out, options, args.note)
     facts: dict[str, Any] = {
-        "trained_on": [{"file": path.name, "sha256": digest_of(path)} for path in args.data],
+        "trained_on": [{"file": path.name, "sha256": file_digest(path)} for path in args.data],
         "answers": len(answered.right),
     }
     what = "scorer: P(an answer is right), from question and answer alone"

@@ -13,10 +13,10 @@ import numpy as np
 from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer, LabelledPrompts
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.evaluation.picture import draw_picture
-from gateway.parts.fit.evaluation.prompts import PromptOptions, named, report_on
+from gateway.parts.fit.evaluation.prompts import PromptOptions, data_names, report_on
 from gateway.parts.fit.evaluation.set_out import evaluate_set_out
 from gateway.parts.fit.figures import Draw, Method, Outcomes
-from gateway.parts.fit.folds import NEVER_HELD, Round, calibrations, whole
+from gateway.parts.fit.folds import NEVER_HELD, Round, calibrations, whole_round
 from gateway.parts.fit.metrics import bounds, by_length, by_table
 from gateway.progress import OnProgress
 from gateway.report import Report
@@ -75,7 +75,7 @@ def evaluate_cascade(options: CascadeOptions, on_progress: OnProgress) -> Report
     embedder = Remembered(load_embedder(options.embedding or "static", options.state), on_progress)
     if options.set_out:
         table = _tabulated(data.examples, embedder)
-        title = f"{named(data)}; each data set left out"
+        title = f"{data_names(data)}; each data set left out"
         return evaluate_set_out(title, table.examples, table.vectors, options.seed, on_progress)
     tables = _tabulated(data.examples, embedder), _tabulated(others.examples, embedder)
     draws = list(_draws(options, *tables, on_progress))
@@ -83,7 +83,7 @@ def evaluate_cascade(options: CascadeOptions, on_progress: OnProgress) -> Report
         tokens: list(_draws(options, tables[0].after(tokens), tables[1].after(tokens), on_progress))
         for tokens in (PREFIXES if options.prefix else ())
     }
-    title = f"{named(data)}; {_how(options)}"
+    title = f"{data_names(data)}; {_how(options)}"
     facts = {**_facts(options, draws, others), "embedding": embedder.name, "seed": options.seed}
     report = report_on(title, data, draws, facts, _notes(options), on_progress, prefixes)
     if options.plot is None:
@@ -107,15 +107,15 @@ def _check_confidence(data: LabelledPrompts) -> None:
 
 def _draws(options: CascadeOptions, data: _Table, others: _Table, on_progress: OnProgress) -> Iterator[Draw]:
     """Yield what was tested together: all prompts, or for each draw of calibration labels all the other prompts."""
-    from gateway.parts.fit.training.confidence import cross_validate, fit_and_judge
+    from gateway.parts.fit.training.confidence import fit_and_judge, judge_left_out
 
     n = len(data.examples)
     if not options.fit and not options.calibration:
         fold = options.fold(data.examples)
-        judged = cross_validate(data.examples, data.vectors, fold, on_progress)
-        yield _draw(data, others, whole(fold)[0], judged)
+        judged = judge_left_out(data.examples, data.vectors, fold, on_progress)
+        yield _draw(data, others, whole_round(fold)[0], judged)
         return
-    rounds = whole(np.zeros(n, np.int64))
+    rounds = whole_round(np.zeros(n, np.int64))
     if options.calibration:
         rounds = calibrations(n, options.calibration, DRAWS, options.seed)
     for number, one in enumerate(rounds):

@@ -16,7 +16,7 @@ from gateway.parts.fit.datasets import DataError, Example, LabelledPrompts, read
 from gateway.parts.fit.figures import ALWAYS_LARGE, ALWAYS_SMALL, Draw, Figures, Interval, Outcomes, figures
 from gateway.parts.fit.folds import Folds, by_group, by_prompt
 from gateway.parts.fit.libraries import require
-from gateway.progress import OnProgress, part_of
+from gateway.progress import OnProgress, part_progress
 from gateway.report import NONE, Report, table
 from routing.embedding.embedder import EmbedderKind
 
@@ -77,7 +77,7 @@ class PromptOptions:
             require("matplotlib", "a picture needs matplotlib")
 
 
-def named(data: LabelledPrompts) -> str:
+def data_names(data: LabelledPrompts) -> str:
     """Return the data sets, the models of each file and n, for a title."""
     names = ", ".join(dict.fromkeys(example.dataset for example in data.examples))
     pairs = ", ".join(dict.fromkeys(f"{source['small']} or {source['large']}" for source in data.sources))
@@ -106,11 +106,11 @@ def report_on(
         ("datasets", name): some for name, some in each.items() if all(len(draw.rows) for draw in some)
     }
     jobs |= {("prefix", str(tokens)): some for tokens, some in prefixes.items()}
-    whole = figures(outcomes, draws, facts["seed"], part_of(on_progress, 0, 1 + len(jobs)))
+    whole = figures(outcomes, draws, facts["seed"], part_progress(on_progress, 0, 1 + len(jobs)))
     tables: dict[str, dict[str, tuple[int, Figures]]] = {}
     for number, ((heading, row), some) in enumerate(jobs.items(), start=1):
         count = len(np.unique(np.concatenate([draw.rows for draw in some])))
-        part = figures(outcomes, some, facts["seed"], part_of(on_progress, number, 1 + len(jobs)))
+        part = figures(outcomes, some, facts["seed"], part_progress(on_progress, number, 1 + len(jobs)))
         tables.setdefault(heading, {})[row] = count, part
     pair = data.pair()
     if not whole.get("apgr"):
@@ -178,7 +178,7 @@ def _shares(measured: Figures, pair: tuple[str, str]) -> dict[str, dict[str, flo
     }
 
 
-def percent(interval: Interval | None) -> str:
+def percents(interval: Interval | None) -> str:
     """Format a share with its interval, in percent."""
     if interval is None:
         return NONE
@@ -196,12 +196,12 @@ def _lines(measured: Figures) -> list[str | Table]:
     cost = table("method", "calls for 95%", "calls for 99%", "small / large", *dollars)
     for method in (method for method in _METHODS if any(method in methods for methods in measured.values())):
         name, apgr, ece = method.replace("_", " "), cell("apgr", method), cell("ece", method)
-        shares = [percent(cell(figure, method)) for figure in ("cpt50", "cpt80")]
+        shares = [percents(cell(figure, method)) for figure in ("cpt50", "cpt80")]
         quality.add_row(name, str(apgr or NONE), *shares, str(ece or NONE))
         large, spent, saved = (cell(figure, method) for figure in ("calls95", "dollars", "saved"))
         split = NONE if large is None else f"{100 * (1 - large.value):.0f} / {100 * large.value:.0f}%"
         money = [NONE if spent is None else f"{spent.value:.4f}", NONE if saved is None else f"{saved.value:.1%}"]
-        cost.add_row(name, percent(large), percent(cell("calls99", method)), split, *(money if dollars else ()))
+        cost.add_row(name, percents(large), percents(cell("calls99", method)), split, *(money if dollars else ()))
     accuracy = measured["accuracy"]
     lines: list[str | Table] = [
         f"accuracy: always small {accuracy[ALWAYS_SMALL]}, always large {accuracy[ALWAYS_LARGE]}",
@@ -221,5 +221,5 @@ def _in_parts(heading: str, rows: Mapping[str, tuple[int, Figures]]) -> Table:
     made = table(heading, "n", *columns, "ours: calls for 95%")
     for name, (count, found) in rows.items():
         apgr = [str(found.get("apgr", {}).get(method, NONE)) for method in methods]
-        made.add_row(name, f"{count:,}", *apgr, percent(found["calls95"].get("ours")))
+        made.add_row(name, f"{count:,}", *apgr, percents(found["calls95"].get("ours")))
     return made

@@ -17,12 +17,12 @@ from gateway.parts.fit.datasets import DataError, Example, LabelledPrompts
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.evaluation.picture import draw_picture
-from gateway.parts.fit.evaluation.prompts import PromptOptions, interval_json, named, percent, report_on
-from gateway.parts.fit.figures import Draw, Method, Outcomes, share
-from gateway.parts.fit.folds import NEVER_HELD, Folds, Round, by_prompt, whole, with_few_labels
+from gateway.parts.fit.evaluation.prompts import PromptOptions, data_names, interval_json, percents, report_on
+from gateway.parts.fit.figures import Draw, Method, Outcomes, mean_share
+from gateway.parts.fit.folds import NEVER_HELD, Folds, Round, by_prompt, whole_round, with_few_labels
 from gateway.parts.fit.kinds import features_of_example
 from gateway.parts.fit.metrics import bounds, by_length, by_table
-from gateway.progress import OnProgress, part_of
+from gateway.progress import OnProgress, part_progress
 from gateway.report import WIDE, Report
 from routing.difficulty.model import SHEET_FILE, Difficulty, gain_of
 from routing.embedding.embedder import load_embedder
@@ -70,7 +70,7 @@ def evaluate_route(options: RouteOptions, on_progress: OnProgress) -> Report:
     outcomes = Outcomes.of(data.examples)
     methods = (*bounds(outcomes), by_length(data.examples), *tested.learned)
     draw = Draw(np.arange(len(data.examples)), methods, cascade=False)
-    title = f"{named(data)}; {tested.title}"
+    title = f"{data_names(data)}; {tested.title}"
     facts = {**tested.facts, "seed": options.seed}
     report = report_on(title, data, [draw], facts, tested.notes, on_progress)
     if options.plot is None:
@@ -96,7 +96,7 @@ def _sets_left_out(options: RouteOptions, data: LabelledPrompts, on_progress: On
         f"kinds with a domain: {', '.join(left_out.kinds) or 'none'}",
     ]
     values = {"left_out": rows, "domain": left_out.kinds, "embedding": embedder.name, "seed": options.seed}
-    title = f"{named(data)}; each data set left out, {embedder.name}"
+    title = f"{data_names(data)}; each data set left out, {embedder.name}"
     return Report({**values, "data": data.sources, "notes": notes}, [table_of_left_out(rows)], notes, title, width=WIDE)
 
 
@@ -105,7 +105,7 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     served = ServedArtefact.open(artefact, options.embedding, options.state)
     scores = list(served.assess([features_of_example(example) for example in data.examples], on_progress))
     probabilities = np.array([(difficulty.p_right[0], difficulty.p_right[-1]) for difficulty in scores])
-    domain = share(np.array([float(difficulty.in_domain) for difficulty in scores]), options.seed)
+    domain = mean_share(np.array([float(difficulty.in_domain) for difficulty in scores]), options.seed)
     fold = by_prompt([example.prompt for example in data.examples], options.folds, options.seed)
     table = by_table(data.examples, Outcomes.of(data.examples), fold)
     methods = (Method("groups", table[:, 0], table[:, 1]), _ours(probabilities))
@@ -116,7 +116,7 @@ def _of_artefact(options: RouteOptions, artefact: str, data: LabelledPrompts, on
     taken_for = ", ".join(f"{name} {part:.0%}" for name, part in facts["kinds"].items())
     notes = [
         f"taken for: {taken_for or 'no kind'}",
-        f"in its domain: {percent(domain)} of the prompts{_ranked_inside(data, scores, probabilities, facts)}",
+        f"in its domain: {percents(domain)} of the prompts{_ranked_inside(data, scores, probabilities, facts)}",
         *_cautions(served.folder, data),
     ]
     notes.append(f"the table of groups is fitted by {options.folds}-fold cross-validation on this data")
@@ -166,7 +166,7 @@ def _fitted(options: RouteOptions, data: LabelledPrompts, others: LabelledPrompt
         facts["fit"] = others.sources
     else:
         facts |= {"folds": int(fold.max()) + 1, "group_out": options.group_out}
-    rounds = whole(fold)
+    rounds = whole_round(fold)
     if options.labels:
         rounds = with_few_labels(fold, options.labels, options.seed)
         title += f", {options.labels:,} labels"
@@ -200,7 +200,7 @@ def _cross_validated(
         some = [examples[row] for row in round_.rows]
         held = round_.rows[round_.held]
         table[held] = by_table(some, Outcomes.of(some), round_.fold)[round_.held]
-        watch = part_of(on_progress, number, len(rounds))
+        watch = part_progress(on_progress, number, len(rounds))
         scores = cross_validate(some, embedder, Recipe(seed=seed), round_.fold, watch)
         probabilities[held] = scores[round_.held][:, [0, -1]]
     return table, probabilities

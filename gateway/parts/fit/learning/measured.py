@@ -58,7 +58,7 @@ class Measured:
         return ""
 
 
-def measured(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
+def head_figures(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
     """Return the figures of the heads, and of the classifier below them, on these labels."""
     near = heads.near(labels.vectors)
     own = np.where(

@@ -14,12 +14,12 @@ import numpy as np
 
 from gateway.measures.curves import Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer
-from gateway.parts.fit.figures import Interval, share
+from gateway.parts.fit.figures import Interval, mean_share
 from gateway.parts.fit.learning.labels import began_last, unpacked
 from gateway.parts.fit.training.answer_heads import FittedHead, fit_head
 from gateway.parts.fit.training.scorers import log_losses
 from gateway.progress import silent
-from gateway.telemetry.label import conversation_of
+from gateway.telemetry.label import session_label
 from policies.model import VERIFIERS
 from routing.confidence.head import OF_VERIFIERS, ConfidenceHead, shipped_head
 from routing.confidence.judge import Evidence, confidence_of
@@ -74,7 +74,7 @@ def own_heads(
         if row.get("verifier") and (row["tenant"], row["request_id"]) not in labelled:
             word: dict[str, Any] = {row["verifier"]: float(row["verified"])}
             given = LabelledAnswer(float(row["score"]), **word)
-            session = conversation_of(row["session"] or "")
+            session = session_label(row["session"] or "")
             judged = _Judged(row["started"], session, row["model"], row["kind"] or "", given)
             found.setdefault(row["tier"], []).append(judged)
     for tier, every in found.items():
@@ -111,7 +111,7 @@ def _own_head(tier: str, judged: Sequence[_Judged], seed: int) -> Iterator[OwnHe
     shipped = shipped_head(model)
     other = None if shipped is None else ConfidenceHead.load(shipped)
     predicted = _by_head(ConfidenceHead.of(model, measured_on.numbers), tests)
-    saving = share(log_losses(_by_head(other, tests), right) - log_losses(predicted, right), seed, _RESAMPLES)
+    saving = mean_share(log_losses(_by_head(other, tests), right) - log_losses(predicted, right), seed, _RESAMPLES)
     yield OwnHead(
         tier,
         model,

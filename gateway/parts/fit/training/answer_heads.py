@@ -21,7 +21,7 @@ from gateway.parts.fit.datasets import DataError, LabelledAnswer
 from gateway.parts.fit.figures import Interval
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.libraries import one_thread
-from gateway.parts.fit.training.left_out import by_length, judged_by, left_out, proven, ranked
+from gateway.parts.fit.training.left_out import is_proven, judged_by, left_out, length_kind, scorer_ranks
 from gateway.parts.fit.training.scorers import FEW_LABELS, ScorerPart, log_losses, scorers_of
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.progress import OnProgress
@@ -34,10 +34,10 @@ from routing.confidence.head import (
     RANKED_BY,
     WHOLE,
     LogisticScorer,
-    features_of,
     features_of_word,
     logit_of,
     numbers_hash,
+    token_facts,
 )
 from routing.confidence.judge import Evidence
 
@@ -82,7 +82,7 @@ def fit_head(
             on_progress("fitting", done, len(parts))
             fitted = scorers_of(part, seed)
             without = left_out(part, seed) if len(fitted) > 1 else {}
-            may_learn = proven(without)
+            may_learn = is_proven(without)
             if len(fitted) > 1 and not may_learn:
                 fitted = fitted[-1:]
             predicted = _held_out(part, seed, may_learn)
@@ -124,7 +124,7 @@ def _parts(answers: Sequence[LabelledAnswer], sets: Sequence[str]) -> Iterator[S
             f"a head needs at least {_FEWEST} right and {_FEWEST} wrong ones, and 100 to 200 in all to be of use"
         )
     if _tells(usable):
-        lengths = by_length(np.array([len(answer.logprobs or ()) for answer in usable]))
+        lengths = length_kind(np.array([len(answer.logprobs or ()) for answer in usable]))
         names = [name for name, answer in zip(sets, answers, strict=True) if _usable(answer)]
         yield from _parts_by_logprobs(usable, list(zip(names, lengths, strict=True)), _alternatives(answers))
     for by, some in verified.items():
@@ -138,7 +138,7 @@ def _parts_by_logprobs(
 ) -> Iterator[ScorerPart]:
     tokens = all(answer.logprobs for answer in usable)
     whole = [
-        features_of(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
+        token_facts(_evidence(answer), None, alternatives) if tokens else {"mean": min(0.0, answer.confidence or 0.0)}
         for answer in usable
     ]
     yield ScorerPart(WHOLE, tuple(whole), _right(usable), kinds=tuple(kinds))
@@ -146,7 +146,7 @@ def _parts_by_logprobs(
         rows = [row for row, answer in enumerate(usable) if len(answer.logprobs or ()) >= count]
         long = [usable[row] for row in rows]
         if _tells(long):
-            values = (features_of(_evidence(answer), count, alternatives) for answer in long)
+            values = (token_facts(_evidence(answer), count, alternatives) for answer in long)
             yield ScorerPart(str(count), tuple(values), _right(long), kinds=tuple(kinds[row] for row in rows))
 
 
@@ -159,7 +159,7 @@ def _on_others(
         if _tells(usable):
             part = next(_parts_by_logprobs(usable, [()] * len(usable), alternatives))
             ece = calibration_error(judged_by(scorers, part), part.right)
-            yield name, {**ranked(scorers, part), "ece": round(ece, 4)}
+            yield name, {**scorer_ranks(scorers, part), "ece": round(ece, 4)}
 
 
 def _right(answers: Sequence[LabelledAnswer]) -> Floats:

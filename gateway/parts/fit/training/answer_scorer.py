@@ -22,7 +22,7 @@ from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.progress import OnProgress
 from routing.confidence.head import LogisticScorer, numbers_hash
-from routing.confidence.scorer import BEGINNING, BEGINNING_WORDS, FEATURES, FORMAT, WHOLE, features_of
+from routing.confidence.scorer import BEGINNING, BEGINNING_WORDS, FEATURES, FORMAT, WHOLE, answer_features
 
 _STRENGTH: Final = 0.003
 """Inverse of the regularisation, relative to the mean loss."""
@@ -59,8 +59,8 @@ class Answered:
         found = []
         for row in chosen:
             for model, answer in row.answers.items():
-                whole = features_of(row.prompt, answer.text or "")
-                begun = features_of(row.prompt, " ".join((answer.text or "").split(" ")[:BEGINNING_WORDS]))
+                whole = answer_features(row.prompt, answer.text or "")
+                begun = answer_features(row.prompt, " ".join((answer.text or "").split(" ")[:BEGINNING_WORDS]))
                 if whole is not None and begun is not None:
                     found.append((row.dataset, model, row.id, answer.correct, whole, begun))
         if len(found) < _FEWEST:
@@ -144,7 +144,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     scores = {
         part: _logits(scorer, answered.values[part][out]) for part, scorer in fitted.items()
     } | {"length": words}  # fmt: skip
-    pairs = pairs_of(models, prompts, right)
+    pairs = model_pairs(models, prompts, right)
     shown: dict[str, Any] = {"pairs": len(pairs)}
     rng = np.random.default_rng(seed)
     for name, score in scores.items():
@@ -157,7 +157,7 @@ def _figures(answered: Answered, out: Any, fitted: Mapping[str, LogisticScorer],
     return shown
 
 
-def pairs_of(models: Any, prompts: Any, right: Floats, fewest: int = _FEWEST) -> list[tuple[Any, Any]]:
+def model_pairs(models: Any, prompts: Any, right: Floats, fewest: int = _FEWEST) -> list[tuple[Any, Any]]:
     """Return for each small model and each clearly better one the rows of their answers to the same prompts."""
     rows = {name: dict(zip(prompts[models == name].tolist(), np.flatnonzero(models == name), strict=True))
             for name in sorted(set(models.tolist()))}  # fmt: skip

@@ -34,7 +34,7 @@ from gateway.parts.fit.training.gain import (
 )
 from gateway.progress import OnProgress
 
-__all__ = ["JudgedPair", "cross_validate", "fit_and_judge"]
+__all__ = ["JudgedPair", "fit_and_judge", "judge_left_out"]
 
 _ORDER_LABELS = 300  # minimum labels of a task for a ranking of its own
 _PRESENT = 0.7  # a task counts as present if this share of the answers most like it lies within its domain
@@ -43,7 +43,7 @@ _LOGPROB_SCALE = 5.0
 _LEVEL_LABELS = 30.0  # a task's mean gain is shrunk towards the overall mean as if by so many labels
 
 
-def cross_validate(
+def judge_left_out(
     examples: Sequence[Example], vectors: NDArray[Any], fold: NDArray[np.int64], on_progress: OnProgress
 ) -> JudgedPair:
     """Judge each answer by a fit without its fold.

@@ -27,7 +27,7 @@ from gateway.parts.fit.libraries import one_thread
 from gateway.parts.fit.metrics import apgr, measure
 from gateway.parts.fit.training.difficulty_heads import Heads, fit, fit_general, step_to, tools_requests
 from gateway.parts.fit.training.domain import Domain
-from gateway.parts.fit.training.ranking_left_out import RankingEvidence, left_out
+from gateway.parts.fit.training.ranking_left_out import RankingEvidence, left_out_rankings
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.parts.fit.training.table import TrainingTable, tabulate
 from gateway.progress import OnProgress
@@ -103,7 +103,7 @@ def measure_left_out(
     """
     with one_thread():
         table = _tabulated(examples, embedder, recipe, on_progress)
-        return left_out(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
+        return left_out_rankings(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
 
 
 def _tabulated(
@@ -135,7 +135,7 @@ def _trained(
     table: TrainingTable, examples: Sequence[Example], embedder: str, recipe: Recipe, on_progress: OnProgress
 ) -> Trained:
     fold = by_text([example.prompt for example in examples], recipe.folds, recipe.seed)
-    evidence = left_out(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
+    evidence = left_out_rankings(table, examples, recipe.centroids, recipe.outside, recipe.seed, on_progress)
     held = _out_of_fold(table, fold, recipe, on_progress, evidence.claimed)
     metrics: dict[str, Any] = {
         "left_out": [row.as_json() for row in evidence.rows],

@@ -28,7 +28,7 @@ LENGTHS: Final = ("short", "middling", "long")
 """Kinds of answers by length: each a third of them."""
 
 
-def by_length(tokens: NDArray[np.int64]) -> list[str]:
+def length_kind(tokens: NDArray[np.int64]) -> list[str]:
     """Return the kind, of LENGTHS, of answers with so many tokens; '' for all where most are equally long."""
     low, high = np.quantile(tokens, [1 / 3, 2 / 3]) if len(tokens) else (0, 0)
     if low >= high:
@@ -37,17 +37,17 @@ def by_length(tokens: NDArray[np.int64]) -> list[str]:
 
 
 def left_out(part: ScorerPart, seed: int) -> dict[str, dict[str, Any]]:
-    """Return by kind of answers left out what `ranked` says of them, and by how much the AUROC is above the raw one."""
+    """Return by kind of answers left out what `scorer_ranks` says of them, and the AUROC's gain over the raw one."""
     measured = {}
     for name, out in _kinds(part):
         held = part.take(np.flatnonzero(out))
-        figures = ranked(scorers_of(part.take(np.flatnonzero(~out)), seed), held)
+        figures = scorer_ranks(scorers_of(part.take(np.flatnonzero(~out)), seed), held)
         head, raw = (figures["auroc"][which][0] for which in ("head", "raw"))
         measured[name] = {**figures, "minus_raw": round(head - raw, 4)}
     return measured
 
 
-def ranked(scorers: list[LogisticScorer], part: ScorerPart) -> dict[str, Any]:
+def scorer_ranks(scorers: list[LogisticScorer], part: ScorerPart) -> dict[str, Any]:
     """Return the number of these answers, the share right, and AUROCs as [value, low, high], with 95% intervals.
 
     They are of the scorers' probability, of the raw value, and of the length alone, the shortest answer first.
@@ -65,7 +65,7 @@ def ranked(scorers: list[LogisticScorer], part: ScorerPart) -> dict[str, Any]:
     }
 
 
-def proven(measured: Mapping[str, Mapping[str, Any]]) -> bool:
+def is_proven(measured: Mapping[str, Mapping[str, Any]]) -> bool:
     """Return whether the learned scorers were better than the raw value on the sets left out, and lost on none."""
     gained = [figures["minus_raw"] for figures in measured.values()]
     return len(gained) > 1 and min(gained) >= -_MOST_LOST and sum(gained) > 0

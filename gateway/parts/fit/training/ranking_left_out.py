@@ -93,7 +93,7 @@ class RankingEvidence:
     """Names of those kinds."""
 
 
-def left_out(
+def left_out_rankings(
     table: TrainingTable,
     examples: Sequence[Example],
     centroids: int,

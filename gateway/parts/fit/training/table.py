@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from gateway.measures.curves import Floats
 from gateway.parts.fit.datasets import Example, without_choices
 from gateway.parts.fit.embedding import Remembered
-from gateway.parts.fit.folds import numbered
+from gateway.parts.fit.folds import numbers_of_names
 from gateway.parts.fit.kinds import JUDGED, PLAIN, features_of_example, kind_of
-from gateway.parts.fit.training.wrappers import wrapped
+from gateway.parts.fit.training.wrappers import wrapped_prompts
 from gateway.progress import OnProgress
 from routing.difficulty.model import TOOLS
-from routing.difficulty.text_statistics import BUCKETS, counts_of, read, terms_of
+from routing.difficulty.text_statistics import BUCKETS, counts_of, terms_of, tokenise
 from routing.embedding.embedder import Embedder, bounded
 from routing.features import Features, features_of_text
 
@@ -144,8 +144,8 @@ def tabulate(
         targets=targets,
         task=np.array([kinds.index(name) for name in names]),
         kinds=kinds,
-        group=numbered(named_groups),
-        source=numbered(named_sources),
+        group=numbers_of_names(named_groups),
+        source=numbers_of_names(named_sources),
         plain=(sources == PLAIN)[rows],
         has_tools=np.array([request.has_tools for request in requests[: len(examples)]]),
         kinds_by_vector=kinds_by_vector,
@@ -164,7 +164,7 @@ def _in_templates(examples: Sequence[Example], kinds: Sequence[str]) -> Iterator
         some = rows if len(rows) <= _WRAPPED else generator.sample(rows, _WRAPPED)
         each = min(max(2 * _WRAPPED // len(some), 2), _TEMPLATES_EACH)
         for index in some:
-            for text, exam in wrapped(examples[index].prompt, kinds[index], each, generator):
+            for text, exam in wrapped_prompts(examples[index].prompt, kinds[index], each, generator):
                 yield index, text, EXAM if exam else IN_CHAT
 
 
@@ -192,7 +192,7 @@ def _read(texts: Sequence[str], requests: Sequence[Features]) -> tuple[Floats, c
     columns: list[NDArray[Any]] = []
     often: list[NDArray[Any]] = []
     for text, request in zip(texts, requests, strict=True):
-        reading = read(bounded(text))
+        reading = tokenise(bounded(text))
         counts.append(counts_of(request, reading))
         some, values = terms_of(reading)
         columns.append(some)

@@ -17,7 +17,7 @@ _CHOICE = re.compile(r"\n\(?[A-J][.):] ")
 _ANSWER = re.compile(r"\n?Answer:\s*$")
 
 
-def wrapped(prompt: str, kind: str, each: int, generator: random.Random) -> Iterator[tuple[str, bool]]:
+def wrapped_prompts(prompt: str, kind: str, each: int, generator: random.Random) -> Iterator[tuple[str, bool]]:
     """Yield the prompt in `each` templates of exams and programs, then in one of a chat; and whether it is the former.
 
     Templates with choices are left to prompts that have some, or whose kind has made-up ones.

@@ -76,15 +76,15 @@ def figure_table(replayed: Replayed) -> Table:
         unit = _UNITS.get(name, "share")
         made.add_row(
             _TITLES[name],
-            shown(change.before, unit),
-            shown(change.after, unit),
-            shown(change.difference, unit, signed=True),
+            in_unit(change.before, unit),
+            in_unit(change.after, unit),
+            in_unit(change.difference, unit, signed=True),
             interval_text(change, unit),
         )
     return made
 
 
-def shown(value: float, unit: str, *, signed: bool = False) -> str:
+def in_unit(value: float, unit: str, *, signed: bool = False) -> str:
     """Return a figure with its unit; `-` for one that is not a number."""
     return "-" if math.isnan(value) else figure(value, unit, signed=signed)
 
@@ -95,12 +95,12 @@ def interval_text(change: FigureChange, unit: str) -> str:
         return "-"
     if not change.estimated:
         return "exact"
-    return f"{shown(change.low, unit, signed=True)} to {shown(change.high, unit, signed=True)}"
+    return f"{in_unit(change.low, unit, signed=True)} to {in_unit(change.high, unit, signed=True)}"
 
 
 def change_text(change: FigureChange, unit: str) -> str:
     """Return a change as `98.9% -> 98.4%`."""
-    return f"{shown(change.before, unit)} -> {shown(change.after, unit)}"
+    return f"{in_unit(change.before, unit)} -> {in_unit(change.after, unit)}"
 
 
 def quality_text(replayed: Replayed) -> str:

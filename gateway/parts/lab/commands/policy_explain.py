@@ -18,7 +18,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag, launch_of
 from gateway.cli.live_policies import LiveGateway, LiveView
 from gateway.cli.policies_in_force import policies_in_force
-from gateway.cli.policy_files import policy_of
+from gateway.cli.policy_files import policy_in
 from gateway.cli.recorded_policies import deployed_as, recorded
 from gateway.cli.store_flags import add_gateway_flags, add_store_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
@@ -137,7 +137,7 @@ def _recorded(args: argparse.Namespace) -> _Explained:
     record = recorded(ledger_folder(args), args.request)
     policy, document, notes = record.basis.policy, None, list[str]()
     if args.policy is not None:
-        policy, document = policy_of(args.policy, args)
+        policy, document = policy_in(args.policy, args)
         policy, unknown = deployed_as(record.basis, policy)
         notes += [f"{name} is left out: the record does not hold its state" for name in unknown]
     else:
@@ -237,7 +237,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     launch = launch_of(args)
     deployment = launch.deployment(reads=True)
     source = launch.policy_source(deployment)
-    chosen = policy_of(args.policy, args, source) if args.policy else None
+    chosen = policy_in(args.policy, args, source) if args.policy else None
     raw = _read(args.file, chosen[0].surface if chosen else args.surface)
     key = _key(args)
     folder = Path(args.policy).parent if args.policy else args.policies or SHIPPED

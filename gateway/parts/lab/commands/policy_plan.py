@@ -18,7 +18,7 @@ from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._bound import bound_to
 from gateway.parts.lab.commands._replay_view import change_text, interval_text, quality_text
 from gateway.parts.lab.commands.policy_replay import add_ledger_flags, gate_lines, gates_of, replay_of
-from gateway.parts.lab.replay.plan_file import PolicyPlan, as_json, write_plan
+from gateway.parts.lab.replay.plan_file import PolicyPlan, plan_as_json, write_plan
 from gateway.report import print_json
 from gateway.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
 from policies.codes import is_error
@@ -85,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
     failed = [] if replayed is None else failed_gates(gates, replayed)
     unmet = gates if replayed is None else failed
     if args.format == "json":
-        print_json({**as_json(plan), "seconds": seconds, "failed_gates": [gate.source for gate in unmet]})
+        print_json({**plan_as_json(plan), "seconds": seconds, "failed_gates": [gate.source for gate in unmet]})
     else:
         lines = [
             *_head(plan, base, document, changes, in_force.where),
@@ -127,11 +127,11 @@ def _replayed(args: argparse.Namespace, candidate: Policy) -> tuple[Replayed | N
 def _canary(args: argparse.Namespace, candidate: Policy, goodput: float) -> CanaryForecast | None:
     """Return how long the candidate's canary would take, by the records that are replayed. Raises CommandError."""
     from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import opened
+    from gateway.parts.ledger.query import connect
 
     since = time.time() - args.since if args.since else None
     try:
-        with opened(ledger_folder(args), threads=1) as database:
+        with connect(ledger_folder(args), threads=1) as database:
             return canary_forecast(database, candidate.surface, since, candidate.rollout, goodput)
     except ArchiveError as error:
         raise CommandError(str(error)) from None

@@ -102,14 +102,14 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     from gateway.parts.lab.replay.recording import NothingRecordedError
     from gateway.parts.lab.replay.run import replay
     from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import opened
+    from gateway.parts.ledger.query import connect
     from routing.decision_basis import BasisError
 
     folder = ledger_folder(args)
     since = time.time() - args.since if args.since else None
     try:
         with (
-            opened(folder, threads=1) as database,
+            connect(folder, threads=1) as database,
             progress(quiet=args.json or not sys.stderr.isatty()) as on_progress,
         ):
             return replay(database, candidate, since=since, last=args.last, verify=verify, on_progress=on_progress)

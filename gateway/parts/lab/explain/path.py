@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cache.planning.eligibility import rule_values as cache_values
+from cache.planning.eligibility import never_values as cache_values
 from cache.planning.volatile import is_volatile
 from policies.diff import written
 from policies.errors import KeyPath

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from cache import shipped_cross_encoder
-from cache.planning.eligibility import rule_values, why_not_any, why_not_semantic
+from cache.planning.eligibility import never_values, why_not_any, why_not_semantic
 from cache.planning.volatile import is_volatile
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
@@ -130,7 +130,7 @@ def _why_not_same(semantic: SemanticCache, asked: str, stored: StoredAnswerRules
     cosine, score, refused, settled = stored.similarity, stored.verifier_score, "", False
     screening = semantic.verify == "default"
     if cosine is None:
-        cosine = similarity(stored.question or asked, asked)
+        cosine = question_cosine(stored.question or asked, asked)
     steps.append(
         Step(("cache", "semantic", "min_similarity"), cosine < semantic.min_similarity, f"similarity {cosine:.3g}")
     )
@@ -161,7 +161,7 @@ def _why_not_same(semantic: SemanticCache, asked: str, stored: StoredAnswerRules
     return "similarity" if low else ""
 
 
-def similarity(stored: str, asked: str) -> float:
+def question_cosine(stored: str, asked: str) -> float:
     """Return the cosine of two questions' vectors."""
     ours, theirs = embedder().embed([stored, asked])
     return float(ours @ theirs)
@@ -175,7 +175,7 @@ def _never_steps(never: NeverRules, why: str, body: Mapping[str, Any], features:
         steps.append(Step(("cache", "never", i), held, rule.source))
         if conditions:
             if values is None:
-                values = rule_values(body, features) | {"volatile": is_volatile(features.text)}
+                values = never_values(body, features) | {"volatile": is_volatile(features.text)}
             steps += [
                 Step(("cache", "never", i, j), condition.holds(values), condition.source)
                 for j, condition in enumerate(conditions)

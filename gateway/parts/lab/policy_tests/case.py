@@ -469,7 +469,7 @@ GOT: Final[Mapping[str, Callable[[Policy, CaseOutcome], Any]]] = {
     "called": lambda _, outcome: outcome.walk.called,
     "seen_of_draft": lambda _, outcome: outcome.walk.seen_of_draft,
     "held": lambda _, outcome: outcome.walk.held,
-    "why": lambda _, outcome: why_of(outcome),
+    "why": lambda _, outcome: outcome_reasons(outcome),
     "first_token_within": lambda _, outcome: outcome.walk.first_token_s,
     "within": lambda _, outcome: outcome.walk.total_s,
     "refused": lambda _, outcome: outcome.walk.refused,
@@ -485,7 +485,7 @@ GOT: Final[Mapping[str, Callable[[Policy, CaseOutcome], Any]]] = {
 """How to read what each key of `expect` names."""
 
 
-def why_of(outcome: CaseOutcome) -> str:
+def outcome_reasons(outcome: CaseOutcome) -> str:
     """Return why a draft was taken or replaced, why a tier stands in, and why there is no answer, in a few words."""
     got = outcome.walk
     reasons = [got.judged.reason if got.judged is not None else "", got.reason]

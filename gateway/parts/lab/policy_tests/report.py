@@ -38,13 +38,13 @@ def text_lines(run: RunResult, *, verbose: bool = False, only_failures: bool = F
         sum(policy.covered for policy in run.policies),
     )
     if clauses:
-        parts.append(f"clauses {covered} of {clauses} both ways ({percent(covered, clauses)})")
+        parts.append(f"clauses {covered} of {clauses} both ways ({whole_percent(covered, clauses)})")
     yield "       ".join(parts)
     for policy in run.policies:
         yield from _policy_lines(policy)
 
 
-def percent(part: int, whole: int) -> str:
+def whole_percent(part: int, whole: int) -> str:
     """Return a share in whole percent, rounded down: 100% means all."""
     return f"{part * 100 // whole if whole else 100}%"
 

@@ -134,20 +134,20 @@ def mismatches_of(under: PolicyUnderTest, case: Case, outcome: CaseOutcome, pref
         got = GOT[key](policy, outcome)
         if not is_as_expected(key, expected, got):
             line, why = explain(under, key, outcome)
-            problems.append(Mismatch(prefix + key, shown(key, expected), shown(key, got), line, why))
+            problems.append(Mismatch(prefix + key, worded(key, expected), worded(key, got), line, why))
     for key, refused in case.expect_not.items():
         got = GOT[key](policy, outcome)
         if is_as_expected(key, refused, got):
             line, why = explain(under, key, outcome)
-            problems.append(Mismatch(prefix + key, f"not {shown(key, refused)}", shown(key, got), line, why))
+            problems.append(Mismatch(prefix + key, f"not {worded(key, refused)}", worded(key, got), line, why))
     return problems
 
 
-def shown(key: str, value: Any) -> str:
+def worded(key: str, value: Any) -> str:
     """Return a value of `expect` in the words of a test file."""
     if isinstance(value, tuple):
         return (
-            " or ".join(shown(key, one) for one in value) if key not in ("called", "stop") else f"[{', '.join(value)}]"
+            " or ".join(worded(key, one) for one in value) if key not in ("called", "stop") else f"[{', '.join(value)}]"
         )
     if isinstance(value, bool):
         return str(value).lower()
@@ -228,9 +228,9 @@ class Requests:
         key = id(body), id(traffic), id(rules)
         known = self._known.get(key)
         if known is None:
-            from gateway.parts.lab.policy_tests.whole_requests import request_of
+            from gateway.parts.lab.policy_tests.whole_requests import whole_request
 
-            known = self._known[key] = (body, traffic, rules, request_of(body, policy))
+            known = self._known[key] = (body, traffic, rules, whole_request(body, policy))
         return known[3]
 
 

@@ -37,7 +37,7 @@ def _cross_encoder() -> TurnScorer:
     return TurnScorer(CrossEncoder.load(shipped_cross_encoder()))
 
 
-def request_of(body: Mapping[str, Any], policy: Policy) -> Request:
+def whole_request(body: Mapping[str, Any], policy: Policy) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
     if policy.input is not None:
         texts = shorter_input(body["messages"], policy.input).texts

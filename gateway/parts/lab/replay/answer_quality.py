@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.measures.quality import FEWEST_BOTH, Opinions, Quality, difference, in_one_word
+from gateway.measures.quality import FEWEST_BOTH, Opinions, Quality, in_one_word, quality_sum
 from gateway.parts.lab.replay.cells import Floats, Ints
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: i
         if side is now:
             accepted_before = (now.basis[own] == 0) & (was.basis[own] > 0) & (was.tier[own] < now.tier[own])
             better += int(accepted_before.sum()) / answered * (1 - quality.value)
-    change, beyond = difference(terms, word), unrated / answered
+    change, beyond = quality_sum(terms, word), unrated / answered
     interval = [change.low - beyond, change.high + beyond + better]
     return result | {"difference": change.value, "interval_95": interval, "word": word, "unrated": unrated}
 

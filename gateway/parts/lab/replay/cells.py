@@ -153,7 +153,7 @@ class CellDecider:
         """Return the verdict on one record, by `decide`."""
         given = input_of(self.record(inputs, at), self._facts, self._classifier)
         try:
-            return verdict_of(self.policy, decide(self.policy, given))
+            return decision_cells(self.policy, decide(self.policy, given))
         except NoTierError:
             return NO_TIER
 
@@ -314,7 +314,7 @@ def lasting_cells(decider: CellDecider, inputs: Inputs) -> Ints:
     return mixed([inputs.flags & ~_STREAM, *columns], len(inputs))
 
 
-def questions_of(inputs: Inputs) -> Ints:
+def question_hashes(inputs: Inputs) -> Ints:
     """Return a hash of what the classifier said of each record's text and of its length; 0 where it said nothing.
 
     Two records with equal hashes ask the same: the classifier's numbers are those of one text.
@@ -339,7 +339,7 @@ def numbered(keys: NDArray[np.integer[Any]]) -> Ints:
     return np.asarray(numbers, np.int64)
 
 
-def verdict_of(policy: Policy, decision: Decision) -> CellVerdict:
+def decision_cells(policy: Policy, decision: Decision) -> CellVerdict:
     """Return what cells compare of a decision."""
     rule, steering = decision.reason.split("; ", 1)[0], decision.steering
     if steering is not None:

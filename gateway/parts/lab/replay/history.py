@@ -22,7 +22,7 @@ from gateway.parts.lab.replay.cells import (
     lasting_cells,
     numbered,
     policy_on,
-    questions_of,
+    question_hashes,
     rule_cells,
 )
 from gateway.parts.lab.replay.records import Columns, LedgerReader, RecordBatch
@@ -157,7 +157,7 @@ def read_history(
             part["candidate"][rows] = other[number].decide(inputs)
             part["rules"][rows] = rule_cells(recorded, reader.bases[number], inputs)
             part["lasting"][rows] = lasting_cells(other[number], inputs)
-            part["question"][rows] = questions_of(inputs)
+            part["question"][rows] = question_hashes(inputs)
             _add_inputs(part, rows, inputs, [tiers.index(tier.name) for tier in reader.bases[number].tiers])
             if keep_inputs:
                 kept.append((number, rows + before, inputs))

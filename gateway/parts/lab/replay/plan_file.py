@@ -57,7 +57,7 @@ class PolicyPlan:
         return f"{self.surface}@{self.version[:7]}"
 
 
-def as_json(plan: PolicyPlan) -> dict[str, Any]:
+def plan_as_json(plan: PolicyPlan) -> dict[str, Any]:
     """Return a plan as JSON values."""
     return {"kind": _KIND, "v": VERSION, **asdict(plan)}
 
@@ -66,7 +66,7 @@ def write_plan(file: Path, plan: PolicyPlan) -> None:
     """Write a plan. Raises OSError."""
     draft = file.with_name(f".{file.name}.draft")
     try:
-        draft.write_bytes(orjson.dumps(as_json(plan), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
+        draft.write_bytes(orjson.dumps(plan_as_json(plan), option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE))
         draft.replace(file)
     finally:
         draft.unlink(missing_ok=True)

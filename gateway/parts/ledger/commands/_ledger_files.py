@@ -118,9 +118,9 @@ def _say(text: str) -> None:
 
 
 def _query(args: argparse.Namespace) -> int:
-    from gateway.parts.ledger.query import ask_typed, opened
+    from gateway.parts.ledger.query import ask_typed, connect
 
-    with opened(ledger_folder(args)) as database:
+    with connect(ledger_folder(args)) as database:
         result = ask_typed(database, args.sql)
         names = [column[0] for column in result.description or ()]
         if args.json:
@@ -149,13 +149,13 @@ def _cell(value: object) -> str:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from gateway.parts.ledger.query import export_to, opened
+    from gateway.parts.ledger.query import connect, export_to
 
     file: Path = args.parquet or args.jsonl
     oldest = time.time() - args.since if args.since else None
     draft = file.with_name(f".{file.name}.draft")
     try:
-        with opened(ledger_folder(args), write_to=draft) as database:
+        with connect(ledger_folder(args), write_to=draft) as database:
             rows = export_to(database, draft, "parquet" if args.parquet else "json", oldest, args.surface)
         draft.replace(file)
     except OSError as error:

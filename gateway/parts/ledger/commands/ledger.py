@@ -14,15 +14,15 @@ import orjson
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration, whole
-from gateway.cli.records import newest_entries, say_coverage
+from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.parts.ledger.commands import _ledger_files
 from gateway.parts.ledger.commands._ledger_view import show
-from gateway.parts.ledger.figures import figures
+from gateway.parts.ledger.figures import usage_figures
 from gateway.progress import OnProgress, progress
 from gateway.telemetry import reader
-from gateway.telemetry.feedback import Feedback, Key, key_of
+from gateway.telemetry.feedback import Feedback, Key, feedback_key
 from gateway.telemetry.ledger import UNCOUNTED
 
 _REPORT_EVERY = 200
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError("no such request is recorded; `tierline trace list` shows those that are")
         if args.export is not None:
             _write(args.export, rows, on_progress)
-    summary = figures(rows, labels)
+    summary = usage_figures(rows, labels)
     if args.json:
         sys.stdout.write(orjson.dumps(summary).decode() + "\n")
         return Exit.OK
@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
 def _rows(args: argparse.Namespace, on_progress: OnProgress) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the selected requests, newest first, each with the feedback on it; and all labels of a judge."""
     records, feedback, labels = with_store(args, lambda store: _read(store, args, on_progress))
-    return [_row(record, feedback.get(key_of(record["ledger"]))) for record in records], labels
+    return [_row(record, feedback.get(feedback_key(record["ledger"]))) for record in records], labels
 
 
 async def _read(
@@ -78,7 +78,7 @@ async def _read(
     last = args.last or (None if args.since else _LATEST)
     records: list[dict[str, Any]] = []
     read = 0
-    async for _, blob in newest_entries(store, folder):
+    async for _, blob in newest_records(store, folder):
         record = orjson.loads(blob)
         read += 1
         began = min(began, record["started"] + record["ledger"]["total_ms"] / 1000)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.parts.ledger.folder import ArchiveError
-from gateway.parts.ledger.query import ask, opened
+from gateway.parts.ledger.query import ask, connect
 from gateway.rollout.canary_judge import CanaryJudge
 
 _COLUMNS: Final = (
@@ -47,7 +47,7 @@ def earlier(folder: Path, since: float) -> Iterable[tuple[str, Mapping[str, Any]
     """Yield what canaries and shadows did since a time, from the ledger's files if any: entry id, ledger, start."""
     names = _COLUMNS.split(", ")
     try:
-        with opened(folder) as database:
+        with connect(folder) as database:
             result = ask(database, _EARLIER, {"since": since})
             while rows := result.fetchmany(1000):
                 for ms, sequence, started, *values in rows:

@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
 async def _run(store: RedisStore, args: argparse.Namespace) -> int:
     from gateway.keys.registry import KeyRegistry, KeysRefused
     from gateway.parts.ledger.live import LiveArchive  # slow to import
-    from gateway.parts.ledger.usage import usage_of
+    from gateway.parts.ledger.usage import usage_lines
 
     if args.key is not None:
         with contextlib.suppress(KeysRefused, StoreUnavailable):
@@ -85,7 +85,7 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> int:
                 sql = query.focus if name == "focus" else query.lines()
                 parquet = name == "parquet" or (name == "focus" and file.suffix == ".parquet")
                 done.append(f"{_to_file(archive, sql, query, file, parquet=parquet)} rows written to {file}")
-        usage = await usage_of(archive, query)
+        usage = await usage_lines(archive, query)
         if "key" in query.by:
             await _add_names(KeyRegistry(store), usage["lines"])
     finally:

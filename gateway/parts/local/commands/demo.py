@@ -19,7 +19,7 @@ from gateway.parts.local import CannotStart
 from gateway.parts.local.child import Child, Say
 from gateway.parts.local.commands.up import supervised
 from gateway.parts.local.plan import Plan, make_plan
-from gateway.parts.local.state import claim
+from gateway.parts.local.state import claimed_folder
 
 if TYPE_CHECKING:
     from gateway.config.launch import Launch
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     if args.console_port is not None:
         os.environ["TIERLINE_DEMO_CONSOLE_PORT"] = str(args.console_port)
     try:
-        with claim(args.state) as state:
+        with claimed_folder(args.state) as state:
             (state.path / _MARK).touch()
             policies = write_policies(state.path)
             launch = Launch(config=_CONFIG, policies=policies.folder, port=args.port)

@@ -18,7 +18,7 @@ from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.config.loader import default_config
 from gateway.config.providers import known_providers
 from gateway.exit_codes import Exit
-from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look, tiers_text, verifier_advice
+from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text, verifier_advice
 from gateway.report import print_json
 
 _OF_A_TRY: Final = """surface: chat
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out.exists() and not args.force:
         raise CommandError(f"{args.out} is there already: --force writes over it, --out FILE writes another")
     servers = {url: url.rstrip("/") for url in args.server} or known_providers().servers
-    places = asyncio.run(look(os.environ, servers, args.key_env))
+    places = asyncio.run(look_around(os.environ, servers, args.key_env))
     rungs = ladder(places, servers.values() if args.server else ())
     text = default_config().read_text()
     if rungs:

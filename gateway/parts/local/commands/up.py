@@ -17,7 +17,7 @@ from gateway.parts.local.banner import render
 from gateway.parts.local.child import Child, Say
 from gateway.parts.local.family import Family
 from gateway.parts.local.plan import Plan, gather_facts, make_plan
-from gateway.parts.local.state import StateFolder, claim
+from gateway.parts.local.state import StateFolder, claimed_folder
 from gateway.telemetry.logs import LineWriter
 
 Then = Callable[[Sequence[Child], Say], Awaitable[None]]
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> int:
     """Run until a signal and return the exit code. Raises ConfigError."""
     launch = launch_of(args)
     try:
-        with claim(args.state) as state:
+        with claimed_folder(args.state) as state:
             plan = make_plan(launch, state, args.console_port)
             surfaces = launch.policy_source(plan.deployment).load().names
             return asyncio.run(supervised(plan, surfaces, state))

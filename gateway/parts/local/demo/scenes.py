@@ -52,7 +52,7 @@ def read_scenes() -> tuple[tuple[Scene, ...], dict[str, list[str]]]:
     ]
 
 
-def draw(seed: int) -> Iterator[DrawnScene]:
+def draw_scenes(seed: int) -> Iterator[DrawnScene]:
     """Yield each scene once, in the order of the file, and then any of them by their shares, without an end."""
     scenes, words = read_scenes()
     rng = random.Random(seed)  # noqa: S311  the same traffic for the same seed is what is wanted

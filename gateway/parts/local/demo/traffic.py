@@ -12,7 +12,7 @@ from typing import Any, Final
 import httpx2
 import orjson
 
-from gateway.parts.local.demo.scenes import DrawnScene, draw, read_scenes
+from gateway.parts.local.demo.scenes import DrawnScene, draw_scenes, read_scenes
 
 _SAY_EVERY_S: Final = 5.0
 _TIMEOUT_S: Final = 60.0
@@ -61,7 +61,7 @@ class DemoTraffic:
             asyncio.TaskGroup() as group,
         ):
             due = started
-            within = takewhile(lambda _: time.monotonic() - started < self._for_s, enumerate(draw(self._seed)))
+            within = takewhile(lambda _: time.monotonic() - started < self._for_s, enumerate(draw_scenes(self._seed)))
             for number, drawn in within:
                 if number < first_round:
                     self._say(f"  {drawn.scene.surface:<13} {drawn.scene.name}")

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.dialects.messages.backend import MessagesRequest, messages_request, protocol_of
 from gateway.dialects.messages.client import chat_body
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import maker_of
 
@@ -24,14 +24,14 @@ def sent(
 ) -> MessagesRequest:
     """The request for a chat-completions body."""
     given = {"model": "chat", "messages": [{"role": "user", "content": "hi"}], **body}
-    return messages_request(given, model, facts_of(model), OWN, stream=stream, native=native)
+    return messages_request(given, model, facts_of_model(model), OWN, stream=stream, native=native)
 
 
 def native(model: str = "claude-haiku-4-5", **body: Any) -> MessagesRequest:
     """The request for a body of a client of the Messages API."""
     given = {"model": "chat", "max_tokens": 4000, "messages": [{"role": "user", "content": "hi"}], **body}
     chat, own = chat_body(given, {})
-    return messages_request(chat, model, facts_of(model), OWN, stream=False, native=own)
+    return messages_request(chat, model, facts_of_model(model), OWN, stream=False, native=own)
 
 
 def test_the_least_request() -> None:
@@ -354,7 +354,7 @@ def test_what_the_gateway_changes_in_a_clients_own_body() -> None:
     )
     chat |= {"max_tokens": 100, "stop": ["A", "B"], "temperature": 0.7}
     chat["messages"] = [*chat["messages"], {"role": "assistant", "content": "Paris is "}]
-    facts = facts_of("claude-haiku-4-5")
+    facts = facts_of_model("claude-haiku-4-5")
     made = messages_request(chat, "claude-haiku-4-5", facts, OWN, stream=True, native=own)
     assert made.body == {
         "model": "claude-haiku-4-5",

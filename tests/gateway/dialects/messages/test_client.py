@@ -15,7 +15,7 @@ from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from gateway.config.schema import Limits
 from gateway.dialects.messages.backend import messages_request
 from gateway.dialects.messages.client import MessagesClient, chat_body
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import InvalidRequest
 from gateway.request.body import ChatFields
@@ -325,7 +325,7 @@ def test_a_systems_turn_may_have_blocks_of_any_kind() -> None:
         assert [one["content"] for one in made["messages"][1:]] == said
         assert lost == ["messages[1].content[0]"]
         whole, own = chat_body({**BODY, "messages": turns}, {})
-        facts, maker = facts_of("claude-opus-4-8"), maker_of("m", "k")
+        facts, maker = facts_of_model("claude-opus-4-8"), maker_of("m", "k")
         sent = messages_request(whole, "claude-opus-4-8", facts, maker, stream=False, native=own)
         assert sent.body["messages"] == turns
 
@@ -441,7 +441,7 @@ def test_odd_values_anywhere_are_refused_or_translated() -> None:
             assert refused.param
             continue
         translated += 1
-        facts = facts_of("claude-haiku-4-5")
+        facts = facts_of_model("claude-haiku-4-5")
         for own in (native, None):
             messages_request(made, "claude-haiku-4-5", facts, maker, stream=True, native=own)
     assert translated > 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.dialects.messages.models import facts_of
+from gateway.dialects.messages.models import facts_of_model
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from gateway.dialects.messages.models import facts_of
     ],
 )
 def test_facts(name: str, max_output: int | None, thinking: str, efforts: int, sampling: bool) -> None:
-    facts = facts_of(name)
+    facts = facts_of_model(name)
     assert (facts.max_output, facts.thinking, len(facts.efforts), facts.sampling) == (
         max_output,
         thinking,

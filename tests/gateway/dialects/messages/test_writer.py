@@ -13,7 +13,7 @@ from anthropic.lib.streaming._messages import accumulate_event
 
 from gateway.chat.completions import Assembler, chunks_of
 from gateway.dialects.messages.backend_replies import MessageChunks, chat_usage, completion_of
-from gateway.dialects.messages.sealing import sealed
+from gateway.dialects.messages.sealing import seal
 from gateway.dialects.messages.writer import MessageEvents, error_body, message_id, message_of, messages_usage
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
@@ -48,7 +48,7 @@ MESSAGE: dict[str, Any] = {
     "container": None,
     "usage": USAGE,
 }
-SEALED = [sealed(block, MAKER) for block in BLOCKS]
+SEALED = [seal(block, MAKER) for block in BLOCKS]
 
 
 def copied(value: Any) -> Any:

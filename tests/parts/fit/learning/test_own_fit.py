@@ -11,12 +11,12 @@ import pytest
 
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.learning.labels import OwnLabels, chosen_labels, held_out
-from gateway.parts.fit.learning.measured import measured
+from gateway.parts.fit.learning.measured import head_figures
 from gateway.parts.fit.learning.own_artefact import save_own
 from gateway.parts.fit.learning.own_fit import fit_own
 from gateway.progress import silent
 from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
-from routing.difficulty.text_statistics import counts_of, read
+from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedding.embedder import StaticEmbedder, bounded
 from routing.features import features_of_text
 from tests.support.strange_models import Language
@@ -50,7 +50,7 @@ def labels_of(count: int, embedder: StaticEmbedder, model: DifficultyModel) -> t
         np.array([one.p_right for one in rated]),
         np.array([one.in_domain for one in rated]),
         vectors.astype(np.float64),
-        np.array([counts_of(one, read(bounded(one.text))) for one in features], np.float64),
+        np.array([counts_of(one, tokenise(bounded(one.text))) for one in features], np.float64),
     )
     return labels, prompts
 
@@ -69,7 +69,7 @@ def test_it_ranks_what_the_shipped_classifier_cannot(
     assert not set(labels.conversation[held]) & set(labels.conversation[~held])
     assert labels.at[~held].max() < labels.at[held].min() and 0.25 < held.mean() < 0.35
     fitted = fit_own(labels.take(~held), KINDS, 0, silent)
-    figures = measured(labels.take(held), fitted.heads, 0)
+    figures = head_figures(labels.take(held), fitted.heads, 0)
     assert figures.verdict == "" and figures.labels == held.sum()
     assert figures.own.apgr.value > 0.6 > 0.56 > figures.other.apgr.value
     assert figures.own.auroc.value > 0.65 and figures.own.ece.hi < 0.2
@@ -97,10 +97,10 @@ def test_without_anything_to_learn_it_is_not_better(labelled: tuple[OwnLabels, l
     shuffled = replace(labels, right=np.random.default_rng(1).permutation(labels.right))
     held = held_out(shuffled)
     fitted = fit_own(shuffled.take(~held), KINDS, 0, silent)
-    assert "may be chance" in measured(shuffled.take(held), fitted.heads, 0).verdict
+    assert "may be chance" in head_figures(shuffled.take(held), fitted.heads, 0).verdict
     equal = replace(labels, right=np.ones_like(labels.right))
     fitted = fit_own(equal.take(~held), KINDS, 0, silent)
-    assert "nothing to route for" in measured(equal.take(held), fitted.heads, 0).verdict
+    assert "nothing to route for" in head_figures(equal.take(held), fitted.heads, 0).verdict
 
 
 def test_few_labels_are_refused() -> None:
