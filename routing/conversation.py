@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 class Recent(Generic[T]):
-    """Values by key, of which the ones used last are kept."""
+    """A mapping of at most `most` values that evicts the least recently used."""
 
     def __init__(self, most: int) -> None:
         self._most = most

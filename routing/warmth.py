@@ -51,9 +51,9 @@ class Held(NamedTuple):
 
 
 def kept_of(tokens_in: int, cached: int, written: int | None) -> int:
-    """Return how many tokens a provider holds after a call.
+    """Return how many tokens of the prompt are in the provider's prompt cache after a call.
 
-    `written` is None for one that keeps the beginning of each prompt, in whole blocks, and does not say so.
+    `written` is None for a provider that caches each prompt's beginning in whole blocks without reporting it.
     """
     if written is not None:
         return cached + written

@@ -43,7 +43,7 @@ _STEPS = "steps"
 
 @dataclass(frozen=True, slots=True)
 class MakingSize:
-    """How much of everything."""
+    """Sizes of the data, the model and the training runs; the defaults make the shipped cross-encoder."""
 
     packages: tuple[str, ...] = ("",)
     """How the names of the packages begin that are used."""

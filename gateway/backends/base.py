@@ -174,13 +174,13 @@ class BadStatus(BackendError):
 
 
 class FieldRefused(BadStatus):
-    """The model does not take a field that the answer would be another without, such as `tools`; another may."""
+    """Raised when the model refuses a field that changes the answer, such as `tools`; another model may take it."""
 
     always = "unfit"
 
     @property
     def about_the_request(self) -> bool:
-        """True."""
+        """True: the error is about the request's fields, not the endpoint's health."""
         return True
 
 

@@ -127,7 +127,7 @@ class Identity(ABC):
         return body
 
     async def aclose(self) -> None:
-        """Renew no more."""
+        """Cancel the renewal of the token."""
         for task in (self._timer, self._renewal):
             if task is not None:
                 task.cancel()

@@ -75,7 +75,7 @@ class Doubt(NamedTuple):
     callers: bool
 
     def decide(self, verdict: Verdict) -> None:
-        """Remember what it meant."""
+        """Store the verdict for further refusals in the same words."""
         self.refusals.decide(self.shape, verdict)
 
 

@@ -77,7 +77,7 @@ class StoreRoom:
             self._task = asyncio.create_task(self._run(), name="tierline.store.room")
 
     async def aclose(self) -> None:
-        """Stop asking."""
+        """Stop asking the store how full it is."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

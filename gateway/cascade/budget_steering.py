@@ -81,7 +81,7 @@ class MeasuredCaps:
             self._reading = asyncio.create_task(self._read(), name="tierline.tier-worth")
 
     async def aclose(self) -> None:
-        """Stop reading."""
+        """Stop reading what the budgets have spent."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)

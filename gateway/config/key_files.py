@@ -63,7 +63,7 @@ class KeyFiles:
             self._has_signal = True
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """Stop watching the files."""
         if self._has_signal:
             asyncio.get_running_loop().remove_signal_handler(signal.SIGHUP)
         if self._task is not None:

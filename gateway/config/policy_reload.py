@@ -48,7 +48,7 @@ class Policies(Protocol):
         """Revision of the registry in the store that is in force; None where policies come from files."""
 
     async def start(self) -> None:
-        """Be ready to serve."""
+        """Load the policies, so that requests can be served."""
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
@@ -57,7 +57,7 @@ class Policies(Protocol):
         """Return the version of a surface's policy that begins so. Raises NoSuchVersion and StoreUnavailable."""
 
     async def aclose(self) -> None:
-        """Stop."""
+        """Stop following changes."""
 
 
 class PolicyReloader:

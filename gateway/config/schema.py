@@ -188,7 +188,7 @@ class CloudAuth(Section):
 
 
 class Keyed(Section):
-    """What is called with a key of ours. The loader sets `key` and `unconfigured_reason`."""
+    """A backend or service that is called with an API key; the loader sets `key` and `unconfigured_reason`."""
 
     auth: CloudAuth | None = None
     """The identity of a cloud, in place of a key."""
@@ -376,7 +376,7 @@ class BackendConfig(Keyed, SetFields):
 
     @property
     def can(self) -> frozenset[str]:
-        """What it can do, as routing knows it: the names of `routing.features.FURTHER`, with those of other fields."""
+        """Names of the capabilities that routing may ask of it: `routing.features.FURTHER`, and what fields imply."""
         can: set[str] = {*self.capabilities, *_OF_KIND[self.kind]}
         if self.kind == "openai" and self.is_here and "store" not in self.capabilities:
             can.discard("store")  # servers of open models keep no completions

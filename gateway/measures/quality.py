@@ -167,7 +167,7 @@ def tier_opinions(
 def tier_qualities(
     rows: Sequence[Mapping[str, Any]], feedback: Feedbacks, unjudged: Mapping[str, Sequence[float]]
 ) -> dict[str, Quality]:
-    """Return the quality of each tier, by what `tier_opinions` returns for the same."""
+    """Estimate the quality of each tier from the opinions that `tier_opinions` returns for these arguments."""
     return {tier: estimate(opinions) for tier, opinions in tier_opinions(rows, feedback, unjudged).items()}
 
 

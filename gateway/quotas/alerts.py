@@ -112,7 +112,7 @@ class AlertOutbox:
         return (found[0].decode(), found[1], int(found[2])) if found else None
 
     async def end(self, alert: str) -> None:
-        """Delete one. Raises StoreUnavailable."""
+        """Delete an alert. Raises StoreUnavailable."""
         if self._local is not None:
             self._local.pop(alert, None)
             return

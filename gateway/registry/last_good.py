@@ -13,7 +13,7 @@ from gateway.registry.records import Version, as_blob, version_from
 
 
 def file_in(state: Path, store_url: str, folder: Path) -> Path:
-    """Return the file in the state folder for this store and folder of policies: others have a set of their own."""
+    """Return the path of the last good policies, one file in the state folder per store and folder of policies."""
     key = hashlib.sha256(f"{store_url}\n{folder.resolve()}".encode()).hexdigest()
     return state / f"policies-{key[:12]}.json"
 

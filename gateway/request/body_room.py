@@ -72,5 +72,5 @@ class BodyClaim:
             self.size = size
 
     def release(self) -> None:
-        """Hold nothing more."""
+        """Give back the bytes that it holds."""
         self.resize(0)

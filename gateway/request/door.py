@@ -58,7 +58,7 @@ class OpenConnection:
                     self.on_refused()
 
     def close(self) -> None:
-        """Count it no more."""
+        """Remove the connection from the counts of its sender."""
         self.claim.release()
         self._door.leave(self)
 

@@ -52,7 +52,7 @@ class LeftCharge(NamedTuple):
 
 
 class ChargeEntry:
-    """The entry of one request."""
+    """The slot of the journal that holds one request's charge until the store has its record."""
 
     __slots__ = ("_at", "_journal")
 
@@ -76,7 +76,7 @@ class ChargeEntry:
         _HEAD.pack_into(self._journal.map, self._at, _SETTLED, amount, batch, length)
 
     def put_into(self, batch: int) -> None:
-        """Note the number of the batch by which the store is told."""
+        """Write the number of the batch of records that takes this charge to the store."""
         state, amount, _, length = _HEAD.unpack_from(self._journal.map, self._at)
         _HEAD.pack_into(self._journal.map, self._at, state, amount, batch, length)
 
@@ -87,7 +87,7 @@ class ChargeEntry:
 
 
 class ChargeJournal:
-    """The file of one worker. Close it once nothing is left in it."""
+    """One worker's file of charges that the store does not have yet. Close it once no entry is left."""
 
     def __init__(self, folder: Path, token: str) -> None:
         """Make the file, readable by us alone, and lock it. Raises OSError.

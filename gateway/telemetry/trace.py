@@ -81,7 +81,7 @@ _ids = random.Random()  # noqa: S311  (unique, not secret: see `telemetry.ids`)
 
 
 class Judged(NamedTuple):
-    """What an answer was judged by, and when; `tokens` are their texts, only where texts are captured."""
+    """Evidence for the verdict on an answer, and its Unix time; `tokens` are texts, empty unless texts are captured."""
 
     evidence: Evidence
     at_ns: int

@@ -175,7 +175,7 @@ class Tier:
         return TierHealth(self.name, self._capabilities, count, reason, failing, context=context)
 
     def context(self) -> int | None:
-        """Return the tokens that each of its backends holds, None if none is known."""
+        """Return the smallest context window of its backends, in tokens; None if none is known."""
         least: int | None = None
         for endpoint in self._configured or self.endpoints:
             lengths = endpoint.lengths

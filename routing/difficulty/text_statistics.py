@@ -54,7 +54,7 @@ class LexiconReading:
 
 
 def tokenise(text: str) -> LexiconReading:
-    """Return the tokenised text."""
+    """Split a prompt into lower-case words, and find where its answer choices begin."""
     choice = _CHOICE.search(text)
     at = len(text) if choice is None else choice.start()
     words = _WORD.findall(text[:at].lower())

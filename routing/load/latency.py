@@ -206,7 +206,7 @@ class LatencyModel:
         return self._quantile(_WHOLE + _bucket_of(tokens_in), q, now)
 
     def with_prior(self, prior: Prior, q: float, tokens_in: int, now: float, *, whole: bool) -> float:
-        """Return a quantile in seconds of what is expected of the model and the samples that there are, in one."""
+        """Return the quantile `q`, in seconds, of the prior's expectation and the model's samples merged."""
         self._settle(now)
         gathered, series = prior.sketch(tokens_in, whole=whole), (_WHOLE if whole else _TTFT) + _bucket_of(tokens_in)
         for sketch in self._of(series, self._generations) + self._second_best(series):

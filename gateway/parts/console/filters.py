@@ -70,7 +70,7 @@ class Filter:
 
     @property
     def words(self) -> list[tuple[str, str]]:
-        """Each condition in words, with the query of the URL without it."""
+        """Return each condition in words, with the URL's query that lacks it."""
         chips = [(f"{name} {value}", self._without(name)) for name, value in self.texts.items()]
         chips += [(_FLAGS[flag][0], self._without("is", flag)) for flag in self.flags]
         if self.since:

@@ -106,7 +106,7 @@ class NothingToTry(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PolicyTry:
-    """What came of a try. `read_s` is how long reading the requests took, once, `seconds` the try itself."""
+    """Result of replaying a policy. Reading the requests took `read_s` seconds, once, and the replay `seconds`."""
 
     replayed: Replayed
     to: int

@@ -81,12 +81,12 @@ class CaseTable:
 
     @property
     def served(self) -> Floats:
-        """How right the served answers are, shape (cases, thresholds)."""
+        """Return the correctness of the served answers, 0..1, shape (cases, thresholds)."""
         return np.where(self.kept, self.cases.small[:, None], self.cases.large[:, None])
 
     @property
     def missed(self) -> Floats:
-        """The small tier's answer is served and wrong while the large one is right, 0..1, (cases, thresholds)."""
+        """Return how far a wrong small answer is served though the large one is right, 0..1, (cases, thresholds)."""
         return np.asarray(self.kept * ((1 - self.cases.small) * self.cases.large)[:, None])
 
     @property

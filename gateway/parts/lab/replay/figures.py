@@ -64,7 +64,7 @@ class FigureChange:
 
     @property
     def difference(self) -> float:
-        """After less before."""
+        """Return the figure after the change minus the one before."""
         return self.after - self.before
 
 
