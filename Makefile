@@ -126,7 +126,7 @@ release: $(RELEASE_VENV)/.installed ## Build and prove the release that HEAD is 
 	@$(RELEASE_VENV)/bin/python -m tools.release $(ARGS)
 
 .PHONY: test-wheel
-test-wheel: $(VENV)/.dev ## Build the wheel, install it beside others, and use it as people do (ARGS="-k types")
+test-wheel: $(VENV)/.dev ## Build the wheels, install them beside others, and use them as people do (ARGS="-k types")
 	@$(BIN)/pytest tests/test_wheel.py $(ARGS)
 
 .PHONY: editor
