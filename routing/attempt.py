@@ -89,7 +89,7 @@ class LookAgain:
 
 @value_type
 class Judge:
-    """Hand the evidence of what has come to `ended`, or to `looked`."""
+    """Judge the answer so far: the driver passes its evidence to `ended`, or to `looked` before the end."""
 
 
 @value_type
@@ -110,7 +110,7 @@ class Reject:
 
 @value_type
 class GiveUp:
-    """Treat the call as failed: what had to come did not come within `after_s` seconds."""
+    """Treat the call as failed: the expected event did not arrive within `after_s` seconds."""
 
     after_s: float
 

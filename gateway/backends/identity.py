@@ -51,7 +51,7 @@ def refusal_for(reason: str) -> BadStatus:
 
 @value_type
 class Credential:
-    """What a request is signed with. `secrets` are the texts in it that nobody may read."""
+    """Headers or keys that sign a request. `secrets` are its texts that are masked in errors and logs."""
 
     value: Any
     secrets: tuple[str, ...]

@@ -83,7 +83,7 @@ class _Moments:
 
 @dataclass(slots=True)
 class LearntUsage:
-    """What requests of a surface use at one tier; until that is known, each makes `prior_calls` calls there."""
+    """Learnt usage of a surface's requests at one tier; `prior_calls` are the calls assumed before any is known."""
 
     prior_calls: InitVar[float]
     calls: float = field(init=False)
@@ -105,18 +105,18 @@ class LearntUsage:
 
     @property
     def seen(self) -> int:
-        """Answers that are known."""
+        """Return the number of answers that the averages are of."""
         return self._out.seen
 
     def expected(self, asked: AskedOfTier) -> Usage:
-        """Return what a request is expected to use here."""
+        """Return the mean number of tokens that a request is expected to use at this tier."""
         out = asked.choices * min(self.tokens_out, asked.most_out)
         prompt = asked.tokens_in * (self.prompt_ratio if asked.sees_prompt else self.calls)
         written = self._written.mean if self._written.seen else _unknown_write(asked)
         return _usage(asked, prompt, out, self._cached.mean, written)
 
     def reserved(self, asked: AskedOfTier) -> Usage:
-        """Return what is reserved for it: what nine of ten requests do not exceed."""
+        """Return the tokens to reserve for a request: the amount that nine of ten requests do not exceed."""
         prompt = asked.tokens_in * (self._prompt.high if self._prompt.seen and asked.sees_prompt else 1.0)
         known = self._out.seen >= PRIOR["known_answers"]
         out = asked.choices * min(self._out.high if known else _RESERVED_OUT, asked.most_out)

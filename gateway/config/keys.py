@@ -20,14 +20,14 @@ class OwnerTerms(Section):
 
 
 class UnknownPrice(Section):
-    """What a call counts as whose price nobody states."""
+    """The cost that budgets assume for a call whose price is unknown."""
 
     ceiling: Annotated[float, Field(gt=0, le=1000, allow_inf_nan=False)]
     """US dollars."""
 
 
 class KeysConfig(Section):
-    """How keys and their limits hold."""
+    """Which requests need a key, and how limits are applied."""
 
     required: bool = False
     """Whether each request needs a key, of the store, of a tenant or of an identity; with `tenants` it always does."""

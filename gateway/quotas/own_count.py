@@ -17,7 +17,7 @@ _SLOT_S = 0.25
 
 
 class OwnCount:
-    """The count of one account, from the first request that the store was not asked about on."""
+    """This worker's own count of an account's use, since the first request that it admitted without the store."""
 
     def __init__(self, lease: AccountLease) -> None:
         self._before = lease.confirmed

@@ -58,7 +58,7 @@ def credentials(headers: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
 
 
 def in_tenants_space(owner: str, name: str) -> str:
-    """Return a client's name for something at a provider as one that no other tenant's, or owner's, can be equal to."""
+    """Return the name sent to a provider for a client's `name`: a hash with its owner, so no two owners share it."""
     named = b"%d:%s%s" % (len(owner), owner.encode(), name.encode("utf-8", "surrogatepass"))
     return f"tl-{sha256(named).hexdigest()[:32]}"
 

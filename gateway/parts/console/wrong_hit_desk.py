@@ -38,7 +38,7 @@ class WrongHitDesk:
         self._wrong = wrong
 
     async def look(self, request_id: str, at_ms: int | None = None) -> dict[str, Any]:
-        """Return what would be done; nothing is changed."""
+        """Return what `take_back` would delete and rate, without doing it."""
         row, hit = await self._hit_of(request_id, at_ms)
         wrong_hit = await self._wrong.look(hit, surface=row["surface"], tenant=row["tenant"])
         rated = await self._ratings(row)

@@ -47,7 +47,7 @@ class Interval:
 
     @property
     def exact(self) -> bool:
-        """Whether it is the same in every resample."""
+        """Whether all resamples give the same value, so that the interval has no width."""
         return self.hi - self.lo < 1e-9
 
     def __str__(self) -> str:
