@@ -46,9 +46,13 @@ def thread(monkeypatch: pytest.MonkeyPatch) -> Noted:
     ("path", "body", "expected"),
     [
         ("messages", {"max_tokens": 5, "messages": TURNS}, {"_object_of", "chat_body", "check"}),
-        ("messages/count_tokens", {"messages": TURNS}, {"_object_of", "chat_body", "check", "prompt_tokens"}),
-        ("responses", {"input": TURNS}, {"_object_of", "entries_of", "chat_body", "check"}),
-        ("responses/input_tokens", {"input": TURNS}, {"_object_of", "entries_of", "chat_body", "check", "_tokens_of"}),
+        ("messages/count_tokens", {"messages": TURNS}, {"_object_of", "chat_body", "check", "body_tokens"}),
+        ("responses", {"input": TURNS}, {"_object_of", "entries_of", "chat_request", "check"}),
+        (
+            "responses/input_tokens",
+            {"input": TURNS},
+            {"_object_of", "entries_of", "chat_request", "check", "_tokens_of"},
+        ),
         ("completions", {"prompt": LONG}, {"_object_of", "chat_of", "check"}),
         ("completions", {"prompt": [LONG, "b"]}, {"_object_of", "dumps", "chat_of", "check"}),
     ],
@@ -77,7 +81,7 @@ async def test_embeddings(thread: Noted, tmp_path: Path) -> None:
         ) as app:
             reply = await app.client.post("/v1/embeddings", json={"model": "chat", "input": [LONG, "b"]})
             assert reply.status_code == 200, reply.text
-            assert {"_object_of", "checked", "keys", "dumps", "_shares"} <= set(thread.names), thread.names
+            assert {"_object_of", "embedding_request", "keys", "dumps", "_shares"} <= set(thread.names), thread.names
 
 
 async def test_what_would_decide_a_large_request(thread: Noted, tmp_path: Path) -> None:
