@@ -28,11 +28,11 @@ from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
 from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
-from cache.risk.observations import complaint_of
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
 from cache.semantic.cross_encoder import TextPairScorer
 from cache.semantic.cross_encoder_queue import CrossEncoderQueue
+from cache.semantic.hit_bound import complaint_of
 from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
 from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
@@ -42,8 +42,8 @@ from cache.vectors import VectorCache
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
-    from cache.risk.audit import Audits
     from cache.semantic.decision import PairScorer
+    from cache.semantic.hit_bound import HitBound
     from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
@@ -75,7 +75,7 @@ class ResponseCache:
         verifier: PairScorer | None = None,
         cross_encoder: TextPairScorer | None = None,
         cosine_weight: float = 0.0,
-        audits: Audits | None = None,
+        bound: HitBound | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Create a cache for vectors of this encoder.
@@ -83,14 +83,14 @@ class ResponseCache:
         `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
         to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards take its
         place, without a `cross_encoder` it decides alone; `cosine_weight` is that of the cosine beside its score
-        (`decision.Blend`). Without `audits` every surface keeps its initial threshold.
+        (`decision.Blend`). Without a `bound` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"
         caps = caps or Caps()
         self._store = store
         self._clock = clock
         self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(TurnScorer(cross_encoder))
-        self.audits = audits
+        self.bound = bound
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
         by_turns = cross_encoder is not None
@@ -101,7 +101,7 @@ class ResponseCache:
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
-        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, audits, cosine_weight)
+        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, bound, cosine_weight)
         self._chores: set[asyncio.Task[None]] = set()
         self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []
@@ -114,15 +114,15 @@ class ResponseCache:
             asyncio.create_task(self._generations.run(), name="cache-generations"),
             asyncio.create_task(self._tidied(), name="cache-tidy"),
         ]
-        if self.audits is not None:
-            self._upkeep.append(asyncio.create_task(self.audits.run(), name="cache-audits"))
+        if self.bound is not None:
+            self._upkeep.append(asyncio.create_task(self.bound.run(), name="cache-bound"))
 
     async def aclose(self) -> None:
         """Close the index and wait for pending writes. The caller closes the store."""
         for task in self._upkeep:
             task.cancel()
-        if self.audits is not None:
-            await self.audits.aclose()
+        if self.bound is not None:
+            await self.bound.aclose()
         if self._cross_encoder is not None:
             self._cross_encoder.close()
         await self.delayed.aclose()
@@ -240,11 +240,11 @@ class ResponseCache:
             prepared.append(PlannedWrite(refused=refused) if refused else self._prepared(keep))
             if number % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
-        if self.audits is not None:
+        if self.bound is not None:
             for keep in keeps:
                 question = keep.plan.keys.question if keep.plan.keys is not None else None
                 for sample in () if keep.fault else keep.plan.drawn:
-                    self.audits.compare(sample, keep.answer.completion, readable(question or ""))
+                    self.bound.compare(sample, keep.answer.completion, readable(question or ""))
         failure = await self._applied(prepared)
         reasons = [write.refused or failure for write in prepared]
         return [WriteOutcome(not reason, reason) for reason in reasons]
@@ -328,10 +328,10 @@ class ResponseCache:
         Repeated complaints about the same request have no effect.
         """
         semantic = policy.cache.semantic
-        surface = None if semantic is None else self._candidates.learned(policy.surface, semantic)
-        if surface is not None and self.audits is not None:
+        if semantic is not None:
             owner = self._planner.scopes.of(sender, policy).owner
-            self.audits.complain(surface, complaint_of(sender.partition("/")[0], request_id, score, owner))
+            complaint = complaint_of(sender.partition("/")[0], request_id, score, owner)
+            self._candidates.complain(policy.surface, semantic, complaint)
 
     async def _tidied(self) -> None:
         while True:

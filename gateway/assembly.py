@@ -15,8 +15,6 @@ from typing import NamedTuple, Protocol
 from pydantic import SecretStr
 
 from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
-from cache.risk.comparison import ALIKE
 from cache.scopes.shelf import Caps
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
@@ -25,7 +23,6 @@ from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.backends.service import ServiceClient
 from gateway.backends.token_counter import TokenCounter
-from gateway.caching.audit_judge import AuditJudge
 from gateway.caching.background import BackgroundRuns
 from gateway.caching.call_memory import KeptCalls
 from gateway.caching.coalescer import Coalescer
@@ -65,6 +62,7 @@ from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.admission import Admission
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
+from gateway.seams import HitBoundNeeds, hit_bound_part
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
@@ -124,14 +122,13 @@ def build(
         if endpoint.config.retires is not None:
             metrics.backend_retires(name, endpoint.config.retires)
     room = StoreRoom(store, deployment, lambda: policies.current)
-    judge = AuditJudge(endpoints_of(tiers), metrics.judged, DailyBudget(store))
-    cache = _cache(deployment, store, room.cache, models, judge)
+    cache = _cache(deployment, store, room.cache, models, endpoints_of(tiers), metrics)
     metrics.watch_log(dropped_lines)
     metrics.watch_evictions(room.evicted)
     metrics.watch_policies(policies)
     metrics.watch_backends(partial(_states, tiers))
-    if cache.audits is not None:
-        metrics.watch_learning(cache.audits.state)
+    if cache.bound is not None:
+        metrics.watch_learning(cache.bound.state)
     copied = SpentCopies.file_in(deployment.embedding.state, deployment.store.url or "")
     copies = SpentCopies(store, copied, write_private)
     leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
@@ -303,19 +300,27 @@ def _counter(config: BackendConfig) -> TokenCounter:
     return TokenCounter(service, model=config.model, key=key, maker=config.maker())
 
 
-def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, judge: AuditJudge) -> ResponseCache:
-    """Return the cache, with its matcher and audits."""
+def _cache(
+    deployment: Deployment,
+    store: Store,
+    caps: Caps,
+    models: _Models,
+    endpoints: Mapping[str, Endpoint],
+    metrics: Metrics,
+) -> ResponseCache:
+    """Return the cache, with its matcher and what bounds its wrong hits, if there is such a part."""
     embedder, verifier, cross_encoder = models.embedder, models.verifier, models.cross_encoder
     cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
-    audits = Audits(
+    part = hit_bound_part()
+    needs = HitBoundNeeds(
         store,
-        f"{embedder.name}/{verifier.version}",
-        embedder.embed,
-        alike=ALIKE[deployment.embedding.kind],
-        cross_encoder="" if cross_encoder is None else cross_encoder.version,
-        cosine_weight=cosine_weight,
-        scorer=cross_encoder,
-        judge=judge,
+        embedder,
+        deployment.embedding.kind,
+        verifier.version,
+        cross_encoder,
+        cosine_weight,
+        endpoints,
+        metrics.judged,
     )
     return ResponseCache(
         store,
@@ -326,7 +331,7 @@ def _cache(deployment: Deployment, store: Store, caps: Caps, models: _Models, ju
         verifier=verifier,
         cross_encoder=cross_encoder,
         cosine_weight=cosine_weight,
-        audits=audits,
+        bound=None if part is None else part.build(needs),
         index=deployment.store.index,
         teams=deployment.team_of,
         largest=deployment.cache.largest,

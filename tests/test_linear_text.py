@@ -38,7 +38,15 @@ NOT_OF_CLIENTS = (
     "policies",
 )
 """What reads an operator's own files and commands."""
-TEXT = ("cache.text", "cache.semantic", "cache.planning", "cache.risk", "routing", "gateway.dialects", "gateway.chat")
+TEXT = (
+    "cache.text",
+    "cache.semantic",
+    "cache.planning",
+    "gateway.parts.hit_audits",
+    "routing",
+    "gateway.dialects",
+    "gateway.chat",
+)
 """Packages whose functions of strings are timed too."""
 LONG = 2_000
 """Characters, up to which questions are read; the short text has a tenth."""

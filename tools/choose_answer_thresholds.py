@@ -1,5 +1,5 @@
 """Choose from which score two statements of answers say the same to a cross-encoder, and up to which one denies the
-other, see `cache.risk.statements`; and measure how often an audit errs that compares answers with it.
+other, see `gateway.parts.hit_audits.statements`; and measure how often an audit errs that compares answers with it.
 
 The thresholds are chosen on families of answers (`families/**/answers.toml`) that the cross-encoder was not trained on,
 in all languages of its data sheet together. A pair gets the lower of its scores in both orders, as an audit reads it.
@@ -24,13 +24,13 @@ from typing import Any
 
 import numpy as np
 
-from cache.risk.comparison import AnswerComparer
-from cache.risk.label_errors import LabelErrors
-from cache.risk.statements import conflict, differ_in_one_place
 from cache.semantic.cross_encoder import LABEL_ERRORS, OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
+from cache.semantic.label_errors import LabelErrors
 from gateway.cli.flags import add_json_flag, add_state_flag, whole
 from gateway.measures.curves import Floats
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.hit_audits.comparison import AnswerComparer
+from gateway.parts.hit_audits.statements import conflict, differ_in_one_place
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from routing.embedding.embedder import Embedder, load_embedder

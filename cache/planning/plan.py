@@ -43,7 +43,6 @@ from cache.text.typos import load_words
 
 if TYPE_CHECKING:
     from cache.index import Vector
-    from cache.risk.audited_surface import Sample
     from policies.caching import CachePolicy
     from policies.model import Policy
 
@@ -205,8 +204,8 @@ class CachePlan:
     """The scope of the keys; set wherever `keys` is."""
     tags: Tags | None = None
     """The sources of the answer; None if none are named."""
-    drawn: list[Sample] = field(default_factory=list)
-    """Samples to compare the new answer with: added by the lookup, used when the answer is stored."""
+    drawn: list[Any] = field(default_factory=list)
+    """Samples of a `HitBound` to compare the new answer with: added by the lookup, used when the answer is stored."""
     own_vector: Vector | None = None
     """The vector of the keys' `user_turns`, or of a last message that is rated in context; set by the caller."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)

@@ -16,7 +16,7 @@ Runtime runs it, without torch:
                                       pair in a language, so that `strict` holds for each.
                                       `same_answer_strict`: the score from which two statements of answers say the
                                       same (without it `strict`), `other_answer`: the one up to which two in almost the
-                                      same words say different things (`cache.risk.statements`).
+                                      same words say different things.
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
     vectors.json, vectors.npy         optional: vectors of its tokens (`cache.semantic.token_vectors`)
@@ -43,8 +43,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
 from cache.semantic.decision import UNREAD
+from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
 from cache.semantic.token_vectors import TokenVectors, TokenVectorsError
 from cache.semantic.unigram import UnigramTokenizer
 from cache.text.languages import language_of

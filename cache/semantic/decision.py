@@ -19,7 +19,7 @@ served. Four stages, each for what the one before leaves open:
 
     score      how likely both questions want the same answer
     veto       a reason against serving at any score: a guard's or the verifier's
-    threshold  the score from which a candidate without a veto is served; set by the policy or by `cache.risk.control`
+    threshold  the score from which a candidate without a veto is served; set by the policy or by a `HitBound`
 
 A cosine does not show what changes an answer: a negation, another number, another name, `before` for `after`, `A to B`
 for `B to A` all stay within 0.95 of each other. So the guards (`cache.text.guards`) parse both texts and compare them.

@@ -3,7 +3,7 @@
 The index gives the nearest questions, the stages of `cache.semantic.decision` choose among them and score the choice,
 and the surface's threshold decides. `search` is the part without a model; `check` asks the cross-encoder about what it
 leaves open, so that other work can begin between the two. A random sample of requests is answered by a model all the
-same, to compare the answers: see `cache.risk.audit`.
+same, to compare the answers: see `cache.semantic.hit_bound`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
 
     from cache.index import ChosenIndex, Neighbour, Vector
     from cache.planning.plan import CachePlan, Fingerprint
-    from cache.risk.audit import Audits
-    from cache.risk.audited_surface import AuditedSurface
+    from cache.semantic.hit_bound import Complaint, HitBound
     from policies.caching import CachePolicy, SemanticCache
 
 NEIGHBOURS: Final = 5
@@ -64,7 +63,7 @@ class Candidates(NamedTuple):
 
 
 class SemanticMatcher:
-    """Choose candidates. Without a `verifier` the guards decide; without `audits` thresholds stay fixed.
+    """Choose candidates. Without a `verifier` the guards decide; without a `bound` thresholds stay fixed.
 
     `cosine_weight` is the weight of the cosine beside the cross-encoder's logit: see `decision.Blend`.
     """
@@ -74,13 +73,13 @@ class SemanticMatcher:
         index: ChosenIndex,
         verifier: PairScorer | None,
         cross_encoder: CrossEncoderQueue | None,
-        audits: Audits | None,
+        bound: HitBound | None,
         cosine_weight: float = 0.0,
     ) -> None:
         self._index = index
         self._verifier = verifier
         self._cross_encoder = cross_encoder
-        self._audits = audits
+        self._bound = bound
         self._cosine_weight = cosine_weight
 
     async def search(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> Candidates:
@@ -147,11 +146,10 @@ class SemanticMatcher:
         strict = None if queue is None else queue.strict
         return default_threshold(semantic, verifier, screening=queue is not None, strict=strict)
 
-    def learned(self, name: str, semantic: SemanticCache) -> AuditedSurface | None:
-        """Return the audit state of the surface of this name; None where thresholds are fixed."""
-        if self._audits is None:
-            return None
-        return self._audits.surface(name, semantic, self._strict(semantic))
+    def complain(self, surface: str, semantic: SemanticCache, complaint: Complaint) -> None:
+        """Record that a hit of the surface of this name was wrong, where anything learns from it."""
+        if self._bound is not None:
+            self._bound.complain(surface, semantic, self._strict(semantic), complaint)
 
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, best: BestNeighbour, *, certain: bool, again: bool
@@ -160,24 +158,21 @@ class SemanticMatcher:
 
         `again`: the request was counted with a candidate before this one.
         """
-        surface, owner, language = self.learned(plan.surface, semantic), plan.owner, plan.language
+        bound, surface, owner, language = self._bound, plan.surface, plan.owner, plan.language
         near, verdict = best.near, best.verdict
-        if surface is None:
-            threshold = self._strict(semantic)
-        else:
-            if not again:
-                surface.count(owner, language)
-            threshold = surface.control.threshold_for(owner, language)
+        threshold = self._strict(semantic)
+        if bound is not None:
+            threshold = bound.threshold(surface, semantic, threshold, owner, language, again=again)
         if verdict.refused or near is None:
             return verdict.refused
-        compared = None
-        if self._audits is not None and surface is not None and not certain:
-            compared = self._audits.drawn(surface, near.key, verdict.score, threshold, language, owner)
-        if compared is not None:
-            plan.drawn.append(compared)
+        sample = None
+        if bound is not None and not certain:
+            sample = bound.drawn(surface, near.key, verdict.score, threshold, language, owner)
+        if sample is not None:
+            plan.drawn.append(sample)
         if not verdict.served(threshold):
             return "similarity"
-        return "" if compared is None else "audit"
+        return "" if sample is None else "audit"
 
 
 def missed(reason: str, best: BestNeighbour) -> Lookup:

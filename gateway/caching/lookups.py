@@ -132,8 +132,8 @@ class SemanticLookup:
             )
         if lookup.vetoed:
             hop.attributes[names.VETOED] = lookup.vetoed
-        audits = self._cache.audits
-        if audits is not None and (state := audits.in_force(plan.surface, plan.owner, plan.language)):
+        bound = self._cache.bound
+        if bound is not None and (state := bound.in_force(plan.surface, plan.owner, plan.language)):
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
             hop.attributes[names.LABELS] = state.labels
             hop.attributes[names.BREACHED] = state.breached

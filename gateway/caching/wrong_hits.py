@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cache.administration import Administration
-from cache.risk.observations import complaint_of
-from cache.risk.published import complain, read_published, withdraw
 from cache.scopes.scope import owners_of
+from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Append, Store
+from gateway.seams import hit_bound_part
 from gateway.telemetry import names
 from gateway.telemetry.feedback import STREAM, Feedback
 
 if TYPE_CHECKING:
     from cache.administration import Found
-    from cache.risk.published import PublishedRisk
+    from cache.semantic.hit_bound import PublishedBound
 
 COMMENT: Final = "marked as a wrong hit in the console"
 """The comment of ratings that are given here."""
@@ -68,7 +68,7 @@ class WrongHit:
     surface: str
     owner: str
     entry: Found | None
-    risk: PublishedRisk | None
+    risk: PublishedBound | None
 
     @property
     def held_back(self) -> int:
@@ -83,6 +83,7 @@ class WrongHits:
         self, store: Store, teams: Mapping[str, str], *, keep: int, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
+        self._bounds = hit_bound_part()
         self._administration = Administration(store, clock)
         self._teams = teams
         self._keep = keep
@@ -95,8 +96,8 @@ class WrongHits:
         if entry is not None and hit.created_at not in (None, entry.entry.created_at):
             entry = None
         owner = entry.scope.owner if entry is not None else await self._owner(surface, owners)
-        risk = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
-        return WrongHit(hit, surface, owner, entry, None if hit.score is None else risk)
+        risk = None if hit.score is None else await self._published(surface)
+        return WrongHit(hit, surface, owner, entry, risk)
 
     async def take_back(
         self, hit: ServedHit, *, surface: str, tenant: str, request_id: str, rated: bool = False
@@ -113,10 +114,9 @@ class WrongHits:
             hit.entry_id, surface, owners, hit.created_at, undo=_undo_of(tenant, request_id)
         )
         owner = removed.scope.owner if removed is not None else await self._owner(surface, owners)
-        learned = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
-        if hit.score is None or learned is None:
-            return WrongHit(hit, surface, owner, removed, None)
-        await complain(self._store, learned, complaint_of(tenant, request_id, hit.score, owner))
+        learned = None if hit.score is None else await self._published(surface)
+        if self._bounds is not None and hit.score is not None and learned is not None:
+            await self._bounds.complain(self._store, learned, complaint_of(tenant, request_id, hit.score, owner))
         return WrongHit(hit, surface, owner, removed, learned)
 
     async def can_undo(self, tenant: str, request_id: str) -> bool:
@@ -134,15 +134,19 @@ class WrongHits:
         back = await self._administration.put_back(_undo_of(tenant, request_id))
         if back is None or score is None:
             return back
-        learned = {risk.surface: risk for risk in await read_published(self._store)}.get(surface)
-        if hit.score is not None and learned is not None:
-            await withdraw(self._store, learned, complaint_of(tenant, request_id, hit.score, ""))
+        learned = await self._published(surface)
+        if self._bounds is not None and hit.score is not None and learned is not None:
+            await self._bounds.withdraw(self._store, learned, complaint_of(tenant, request_id, hit.score, ""))
         await self._rate(request_id, tenant, surface, score, UNDONE)
         return back
 
     async def _rate(self, request_id: str, tenant: str, surface: str, score: float, comment: str) -> None:
         rating = Feedback(request_id, tenant, surface, score, comment, self._clock())
         await self._store.apply([Append(STREAM, rating.encode(), self._keep)])
+
+    async def _published(self, surface: str) -> PublishedBound | None:
+        bounds = [] if self._bounds is None else await self._bounds.read_published(self._store)
+        return next((bound for bound in bounds if bound.surface == surface), None)
 
     async def _owner(self, surface: str, owners: Collection[str]) -> str:
         """Return whose answers a tenant shares on a surface: its team's if there are such, else its own."""

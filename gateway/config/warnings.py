@@ -8,9 +8,11 @@ its requests wait.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from gateway.config.model_facts import PROXIED
 from gateway.config.schema import BackendConfig, Deployment
+from gateway.parts.standard import absent, settings_of_missing_parts
 from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
 from policies.lint import faults, lint
@@ -25,8 +27,19 @@ def findings_in(policy: Policy, document: Document, deployment: Deployment | Non
     doubts = doubts_about(policy, deployment) if deployment is not None else []
     return [
         document.locate(finding)
-        for finding in (*lint_taken_out(document.value), *faults(policy), *lint(policy), *doubts)
+        for finding in (*lint_taken_out(document.value), *faults(policy), *lint(policy), *_of_parts(policy), *doubts)
     ]
+
+
+def _of_parts(policy: Policy) -> Iterator[Finding]:
+    """Warn about settings that only a part reads which this installation lacks."""
+    for setting, part in settings_of_missing_parts():
+        *sections, key = path = tuple(setting.split("."))
+        section: Any = policy
+        for name in sections:
+            section = getattr(section, name, None)
+        if section is not None and key in section.model_fields_set:
+            yield Finding(path, absent(f"the setting {setting}", part), "T719", "leave it out", (Edit(path),))
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:

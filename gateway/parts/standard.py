@@ -6,7 +6,10 @@ Plain data, read without importing a part. The core imports none (a contract in 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Final, NamedTuple
 
 _PARTS: Final = Path(__file__).parent
@@ -18,7 +21,8 @@ class StandardPart(NamedTuple):
     """Describe a part.
 
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
-    those of other parts that do not run without it. `sections` are those of the config that only it reads.
+    those of other parts that do not run without it. `sections` are those of the config that only it reads, `settings`
+    the keys of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of.
     `distribution` is what pip installs it as.
     """
 
@@ -28,6 +32,8 @@ class StandardPart(NamedTuple):
     needed_by: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     distribution: str = "tierline"
+    settings: tuple[str, ...] = ()
+    provides: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -64,6 +70,13 @@ PARTS: Final = (
         distribution="tierline-fit",
     ),
     StandardPart("console", "watching", ("console", "top", "mcp"), ("demo",), ("console",), "tierline-console"),
+    StandardPart(
+        "hit_audits",
+        "audits of hits",
+        (),
+        settings=("cache.semantic.audit", "cache.semantic.audit_judge", "cache.semantic.max_error"),
+        provides=("hit_bound",),
+    ),
 )
 
 
@@ -93,6 +106,17 @@ def part_missing_of(module: str) -> StandardPart | None:
 def part_missing_for_section(section: str) -> StandardPart | None:
     """Return the part that alone reads a section of the config, if this installation lacks it."""
     return next((part for part in PARTS if section in part.sections and not part.installed), None)
+
+
+def settings_of_missing_parts() -> Iterator[tuple[str, StandardPart]]:
+    """Yield each key of policies, as `cache.ttl`, that only a part reads which is not installed; and that part."""
+    yield from ((setting, part) for part in PARTS if not part.installed for setting in part.settings)
+
+
+def provider(seam: str) -> ModuleType | None:
+    """Return the module that has the functions of a seam; None if this installation lacks the part it belongs to."""
+    part = next((part for part in PARTS if seam in part.provides and part.installed), None)
+    return None if part is None else import_module(f"{_PACKAGE}.{part.name}.part")
 
 
 def absent(what: str, part: StandardPart) -> str:

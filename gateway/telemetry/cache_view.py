@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, Final
 
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
 from cache.administration import Found, ScopeStats
-from cache.risk.published import PublishedRisk
 from cache.text.conversation import readable
 
 _BEGINNING: Final = 300
-_FIGURES: Final = (
-    "max_error", "error", "error_most", "audit", "breached", "requests", "labels", "fewest", "served", "wrong",
-    "complaints", "owners", "false_alarm", "sensitivity",
-)  # fmt: skip
 _LOOKUPS: Final = "tierline_cache_lookups_total"
 
 
@@ -90,27 +83,3 @@ def _answer(body: bytes) -> str:
     parts: Iterable[object] = (message.get("content"), message.get("tool_calls"))
     shown = next((part for part in parts if part), "")
     return (shown if isinstance(shown, str) else orjson.dumps(shown).decode())[:_BEGINNING]
-
-
-def risk_shown(risk: PublishedRisk) -> dict[str, Any]:
-    """Return how many hits of a surface were wrong as JSON values, with the languages and tenants that were compared.
-
-    A threshold that nothing reaches is None.
-    """
-    figures = risk.figures
-    return {
-        "surface": risk.surface,
-        "at": risk.at,
-        **{name: getattr(figures, name) for name in _FIGURES},
-        "threshold": _finite(figures.threshold),
-        "strict": _finite(figures.strict),
-        "groups": [
-            {**asdict(group), "words": group.words, "threshold": _finite(group.threshold)}
-            for group in figures.groups
-            if group.labels
-        ],
-    }
-
-
-def _finite(threshold: float) -> float | None:
-    return threshold if math.isfinite(threshold) else None

@@ -52,7 +52,7 @@ from gateway.version import version
 from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
-    from cache.risk.audited_surface import SurfaceState
+    from cache.semantic.hit_bound import SurfaceState
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
     from gateway.quotas.alerts import BudgetState

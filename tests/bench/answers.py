@@ -1,7 +1,7 @@
 """`python -m tests.bench.answers [FILE ...] [--opposites] [--truthfulqa FILE] [--coqa FILE] [--embedding static|minilm]
 [--cross-encoder default|none|DIR] [--alike COSINE] [--json]`: how often is an audit's label wrong?
 
-An audit calls a stored answer and a fresh one the same, or different, or gives no label (`cache.risk.comparison`). Here
+An audit calls a stored answer and a fresh one the same, or different, or gives no label (see the part hit_audits). Here
 it compares answers of which that is known. Of the pairs that are the same and of those that differ it says what share
 is called same, different and unknown, with 95% intervals. `f` is the share that is the same and called different, `m`
 the share that differs and is not.
@@ -53,17 +53,17 @@ import httpx2
 import numpy as np
 
 from cache import shipped_cross_encoder
-from cache.risk.comparison import ALIKE, AnswerComparer, contradict
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.caching.audit_judge import AuditJudge
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
 from gateway.parts.fit.commands._collect_model import local_model
 from gateway.parts.fit.datasets import read_pairs
+from gateway.parts.hit_audits.audit_judge import AuditJudge
+from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradict
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.risk.control import RiskControl
-from cache.risk.observations import Batch, Label
 from cache.semantic.decision import settled, shortlist
 from gateway.measures.curves import Flags
+from gateway.parts.hit_audits.control import RiskControl
+from gateway.parts.hit_audits.observations import Batch, Label
 from gateway.progress import OnProgress
 from tools.cache_stages import Asked, Figure, Stages, share_shown
 from tools.question_pairs import connected

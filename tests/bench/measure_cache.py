@@ -19,7 +19,6 @@ from rich.table import Table
 
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.risk.control import RiskControl, calibrated
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
@@ -39,6 +38,7 @@ from gateway.errors import InvalidRequest
 from gateway.measures.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.hit_audits.control import RiskControl, calibrated
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from gateway.request.body import ChatBodies

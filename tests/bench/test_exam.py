@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cache.risk.comparison import AnswerComparer
 from gateway.parts.fit.datasets import read_pairs
+from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.progress import silent
 from tests.bench.exam.__main__ import main
 from tests.bench.exam.answers import answer_pairs, compared

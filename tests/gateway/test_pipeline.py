@@ -12,9 +12,10 @@ import numpy as np
 import orjson
 import pytest
 
-from cache.risk.observations import Batch, Label
 from cache.semantic.cross_encoder import CrossEncoder, Pair
 from gateway.caching.lookups import ExactLookup
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.observations import Batch, Label
 from gateway.telemetry import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
@@ -113,8 +114,8 @@ async def test_a_breach_of_the_caches_bound_is_in_the_traces_of_whom_it_is_about
 
         before = await lookup("怎么关闭手机通知？")
         assert not before["tierline.cache.breached"]
-        audits = app.steps.cache.audits
-        assert audits is not None
+        audits = app.steps.cache.bound
+        assert isinstance(audits, Audits)
         surface, now = audits._surfaces["chat"], time.time()
         wrong = (Label(0.95, True, 10.0, language="zh"),) * 3
         surface.fold(Batch(20_000, labels=wrong, languages={"en": 19_000, "zh": 1_000}), now, now)

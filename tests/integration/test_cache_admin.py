@@ -13,11 +13,11 @@ import httpx2
 import orjson
 import pytest
 
-from cache.risk.control import RiskFigures
-from cache.risk.groups import GroupFigures
-from cache.risk.published import PublishedRisk, publication
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
+from gateway.parts.hit_audits.control import RiskFigures
+from gateway.parts.hit_audits.groups import GroupFigures
+from gateway.parts.hit_audits.published import PublishedRisk, publication
 from tests.support.ask import ask
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.ports import free_port

@@ -18,17 +18,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from gateway.cli.commands import help_texts
 from gateway.cli.main import COMMANDS
 from gateway.parts.standard import PARTS, StandardPart
 from tests.support.ask import ask, chat_body, read_stream, record_at, text_of
-from tests.support.gateway import ROOT, config, environment, running, write_deployment
+from tests.support.gateway import CHAT, ROOT, Gateway, config, environment, running, write_deployment
 from tests.support.ports import free_port
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream
-from tests.support.wait import SLOWNESS
+from tests.support.wait import SLOWNESS, until
 
 _TOPS = ("gateway", "routing", "cache", "policies")
 _ELSEWHERE = """
@@ -66,6 +67,31 @@ from gateway.config.launch import Launch
 folder = Path(sys.argv[1])
 print(*(spec.name for spec in make_plan(Launch(config=folder / "tierline.yaml"), StateFolder(folder)).specs))
 """
+_TAKE_BACK = """
+import asyncio, sys
+from pathlib import Path
+from cache.store.redis_store import RedisStore
+from gateway.caching.wrong_hits import ServedHit, WrongHits
+from gateway.parts.console import app, standing
+from gateway.parts.console.views.caching import CacheView
+from gateway.parts.ledger.live import LiveArchive
+
+async def take_back():
+    store = RedisStore.from_url(sys.argv[1])
+    hit = ServedHit("0123456789ab", None, 0.9)
+    done = await WrongHits(store, {}, keep=10).take_back(hit, surface="chat", tenant="acme", request_id="req_1")
+    archive = LiveArchive(Path(sys.argv[2]), store)
+    archive.start()
+    shown = await CacheView(archive, store).data()
+    await archive.aclose()
+    print(done.entry, done.risk, shown["risks"], shown["measures"])
+    await store.aclose()
+
+asyncio.run(take_back())
+"""
+MEANING = CHAT.replace("surface: chat", "surface: meaning").replace("[chat, gpt-4o-mini]", "[meaning]") + (
+    "  semantic: {ttl: 1h, max_error: 2%}\n"
+)
 _COMMAND_S = 60.0
 """Longest time of a process that runs commands, in seconds of a machine that does nothing else."""
 
@@ -141,6 +167,12 @@ def _link(source: str, target: str) -> None:
         shutil.copy2(source, target)
 
 
+def recognised(gateway: Gateway, question: str) -> httpx2.Response | None:
+    """Return the reply where the answer to another wording is found; where it is not yet, no model is asked."""
+    reply = ask(gateway, question, model="meaning", headers={"x-tierline-cache": "only-if-cached"})
+    return reply if reply.headers.get("x-tierline-path") == "cache-semantic" else None
+
+
 def _gone(parts: Sequence[StandardPart]) -> list[str]:
     """Return the commands, and actions of commands, that do not run without these parts."""
     return [name for name in help_texts() if any(name in part.commands + part.needed_by for part in parts)]
@@ -151,9 +183,9 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
     parts: tuple[StandardPart, ...], copy: Copy, upstream: Upstream, store: LocalStore, tmp_path: Path
 ) -> None:
     """A chat is answered whole and streamed; help lists what is there; what is not there is one clear error."""
-    gone = _gone(parts)
+    gone, unbound = _gone(parts), "hit_audits" in [part.name for part in parts]
     left = [name for name in COMMANDS if name not in gone]
-    write_deployment(tmp_path, config(upstream.url, None, store.url))
+    write_deployment(tmp_path, config(upstream.url, None, store.url), {"chat": CHAT, "meaning": MEANING})
     files = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
     at_store = ["--store", store.url, "--state", str(tmp_path / "state")]
     with copy.without(*(part.name for part in parts)):
@@ -166,6 +198,17 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             assert (stream.status, stream.done, text_of(stream.body)) == (200, True, "the answer")
             request_id = reply.headers["x-request-id"]
             asyncio.run(record_at(store.url, request_id))
+            ask(gateway, "How do I reset my password?", model="meaning")
+            hit = until(lambda: recognised(gateway, "how can I reset my password"), 10 * SLOWNESS, "a semantic hit")
+            assert text_of(hit.content) == "the answer"
+            hit_id = hit.headers["x-request-id"]
+            asyncio.run(record_at(store.url, hit_id))
+            rating = {"request_id": hit_id, "correct": False}
+            rated = httpx2.post(f"{gateway.url}/feedback", json=rating, timeout=20)
+            assert len(rated.json()["cache_entry_removed"]) == 12
+            readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
+            assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
+            assert "tierline_cache_" in httpx2.get(f"{gateway.origin}/metrics", timeout=20).text
         assert gateway.log().splitlines()[-1] == "elsewhere: []"
 
         works = [
@@ -174,6 +217,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             ["trace", "show", request_id, *at_store],
             ["policy", "lint", str(tmp_path / "policies")],
             ["policy", "schema"],
+            ["cache", "stats", *at_store],
             *([name, "--help"] for name in left),
         ]
         (tmp_path / "of-part").mkdir()
@@ -196,6 +240,9 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         assert [(argv, did) for argv, did in worked if did.code] == []
         assert re.findall(r"^    ([a-z]+)\s", worked[0][1].out, re.MULTILINE) == left
         assert request_id in worked[2][1].out
+        setting = "the setting cache.semantic.max_error needs the part hit_audits, which is not installed"
+        assert [setting in ran.out for _, ran in (worked[1], worked[3])] == [unbound, unbound]
+        assert ("wrong hits: not known" in worked[5][1].out) == unbound
         actions = [name.split()[1] for name in help_texts() if name.startswith("policy ") and name not in gone]
         assert re.findall(r"^    ([a-z]+)\s", next(ran).out, re.MULTILINE) == actions
 
@@ -231,6 +278,13 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
         ("ledger judge gateway console\n", ""),
         ("gateway\n", ""),
     ]
+
+
+def test_the_console_takes_wrong_hits_back_without_their_audits(copy: Copy, store: LocalStore, tmp_path: Path) -> None:
+    """Nothing learns of them then; the page of the cache says that the share of wrong hits is not known."""
+    with copy.without("hit_audits"):
+        done = copy.process("-P", "-c", _TAKE_BACK, store.url, str(tmp_path))
+    assert (done.stdout, done.stderr) == ("None None [] False\n", "")
 
 
 @pytest.mark.parametrize(

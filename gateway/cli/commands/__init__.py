@@ -28,7 +28,7 @@ def help_texts() -> Mapping[str, Mapping[str, Any]]:
 
     Those of parts come last. Commands that need a part which this installation lacks are left out.
     """
-    folders = [Path(__file__).parents[1], *(part.folder for part in standard.PARTS if part.installed)]
+    folders = [Path(__file__).parents[1], *(part.folder for part in standard.PARTS if part.installed and part.commands)]
     texts: dict[str, Mapping[str, Any]] = {}
     for folder in folders:
         texts |= tomllib.loads((folder / "help.toml").read_text("utf-8"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cache.risk.control import RiskFigures
-from cache.risk.groups import GroupFigures
-from cache.risk.published import PublishedRisk
 from gateway.report import printable
 from policies.quantities import byte_size, percent, period
 
@@ -38,34 +34,6 @@ def draw_stats(scopes: Sequence[Mapping[str, Any]], running: Mapping[str, Any] |
         console.print(f"index     {index.get('kind') or 'none'}{held}")
         for name, outcomes in sorted(running["lookups"].items()):
             console.print(f"{name:<9} {_outcomes(outcomes)}")
-
-
-def draw_risks(risks: Sequence[PublishedRisk], console: Console) -> None:
-    """Print how many hits were wrong, by surface, and by the languages and tenants that have compared answers."""
-    if not risks:
-        return
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    table.add_column("wrong hits of")
-    for name in ("bound", "estimated", "threshold", "compared", "requests"):
-        table.add_column(name, justify="right")
-    for risk in risks:
-        figures = risk.figures
-        rows: list[tuple[str, RiskFigures | GroupFigures]] = [(risk.surface, figures)]
-        rows += [(f"  {group.words}", group) for group in figures.groups if group.labels]
-        for name, row in rows:
-            state = " breached" if row.breached else ""
-            shown = percent(row.error, 2) if row.labels else "not known"
-            lowest = f"{row.threshold:.3f}" if math.isfinite(row.threshold) else "none served"
-            cells = (name, percent(figures.max_error, 2), shown + state, lowest, str(row.labels), str(row.requests))
-            table.add_row(*map(Text, cells), style="red" if row.breached else "")
-    console.print(table)
-    for false_alarm, sensitivity in {(risk.figures.false_alarm, risk.figures.sensitivity) for risk in risks}:
-        if false_alarm is not None and sensitivity is not None:
-            console.print(
-                f"corrected by the comparison's own errors: it calls {percent(false_alarm, 1)} of right hits wrong and "
-                f"{percent(sensitivity)} of wrong ones",
-                style="dim",
-            )
 
 
 def draw_entry(shown: Mapping[str, Any], console: Console) -> None:

@@ -14,16 +14,16 @@ from typing import Any
 import orjson
 
 from cache.administration import Administration, Purged
-from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._cache_tables import draw_entry, draw_risks, draw_stats
+from gateway.cli.commands._cache_tables import draw_entry, draw_stats
 from gateway.cli.flags import Subparsers, add_command
 from gateway.cli.store_flags import add_store_flags, gateway_url, with_store
 from gateway.exit_codes import Exit
 from gateway.report import WIDE, console_of_stdout, print_json
-from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
+from gateway.seams import hit_bound_part
+from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 from policies.quantities import byte_size
 
 _TIMEOUT_S = 2.0
@@ -70,12 +70,16 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
     running = await asyncio.to_thread(_running, args)
     # Without a running gateway, show the index that the store would support.
     stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
-    risks = await read_published(store)
+    bounds = hit_bound_part()
+    risks = [] if bounds is None else await bounds.shown_published(store)
     if args.json:
-        return _print({"scopes": scopes, **stats, "risks": [risk_shown(risk) for risk in risks]})
+        return _print({"scopes": scopes, **stats, "risks": risks})
     console = console_of_stdout(WIDE)
     draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, console)
-    draw_risks(risks, console)
+    if bounds is None:
+        console.print("wrong hits: not known; nothing compares stored answers in this installation", style="dim")
+    else:
+        bounds.draw_published(risks, console)
     return Exit.OK
 
 

@@ -15,13 +15,13 @@ from fastapi import APIRouter, Depends
 from pydantic import model_validator
 
 from cache.administration import Purged
-from cache.risk.published import read_published
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
 from gateway.keys.roles import Person
+from gateway.seams import hit_bound_part
 from gateway.steps import Steps
-from gateway.telemetry.cache_view import entry_shown, lookups_of, risk_shown, scope_shown
+from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 
 _ENTRY_ID: Final = re.compile(r"[0-9a-f]{12,32}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -74,7 +74,8 @@ class PurgeRequest(Body):
 async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
     """What each scope of the cache holds, and how many hits were wrong."""
     scopes = [scope_shown(scope) for scope in await steps.cache.administration.stats()]
-    risks = [risk_shown(risk) for risk in await read_published(steps.store)]
+    bounds = hit_bound_part()
+    risks = [] if bounds is None else await bounds.shown_published(steps.store)
     lookups = lookups_of(steps.metrics.render().decode())
     return {"object": "cache.stats", "scopes": scopes, "risks": risks, "lookups": lookups}
 

@@ -6,7 +6,7 @@ An optional `comment` has at most 500 characters and is stored only if the confi
 within one, can rate only its own requests whose records are still stored; of several ratings of a request the last
 counts. A score below 0.5 for an answer from the cache removes that entry. If it was the stored answer to another
 question, whoever shares answers with the sender gets on that surface, for a while, only such answers as have a higher
-score than this one had (see `cache.risk.control`).
+score than this one had (see `cache.semantic.hit_bound`).
 """
 
 from __future__ import annotations

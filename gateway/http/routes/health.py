@@ -135,7 +135,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     degraded += [f"keys: {note}" for note in steps.keys.notes]
     if (copies := steps.admission.leases.copies) is not None:
         degraded += [f"budgets: {note}" for note in copies.notes()]
-    learned = steps.cache.audits.state() if steps.cache.audits is not None else {}
+    learned = steps.cache.bound.state() if steps.cache.bound is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"
         for surface, state in learned.items()

@@ -13,17 +13,20 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cache.risk.published import PublishedRisk, read_published
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import Deployment
 from gateway.parts.console.gateway_client import GatewayClient, GatewayFailure
 from gateway.registry.registry import PolicyRegistry, RegistryError
 from gateway.registry.view import in_force_shown
+from gateway.seams import hit_bound_part
 from gateway.tiers.breaker import REFUSALS, Cause
 from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 from policies.quantities import percent, write_share
+
+if TYPE_CHECKING:
+    from gateway.parts.hit_audits.published import PublishedRisk
 
 _FRESH_S: Final = 2.0
 _AFTER_ERROR_S: Final = 5.0
@@ -176,7 +179,8 @@ class StandingReader:
         states = await self._registry.in_force()
         replicas = await self._registry.replicas() if states else []
         entries = await self._registry.latest() if states else []
-        risks = await read_published(self._store)
+        bounds = hit_bound_part()
+        risks: Sequence[Any] = [] if bounds is None else await bounds.read_published(self._store)
         heartbeats = await self._store.latest(STREAM, _RECENT)
         was, breached = self._known.breached_since, {risk.surface for risk in risks if _breached(risk)}
         pauses = {entry.surface: entry.at for entry in entries if entry.action == "pause"}

@@ -13,11 +13,11 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from cache.risk.comparison import ALIKE, AnswerComparer
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.measures.curves import Flags
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED

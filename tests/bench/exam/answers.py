@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from cache.risk.comparison import AnswerComparer
+from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.exam.questions import FOLDER, read_data, reworded

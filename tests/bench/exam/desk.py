@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias
 
 from rich.table import Table
 
-from cache.risk.comparison import AnswerComparer
-from cache.risk.control import RiskControl
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.hit_audits.comparison import AnswerComparer
+from gateway.parts.hit_audits.control import RiskControl
 from gateway.progress import OnProgress
 from gateway.report import table
 from tests.bench.cache_stream import Stream, StreamGate, Truth, near_neighbours, rates

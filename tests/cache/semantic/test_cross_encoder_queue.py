@@ -18,11 +18,11 @@ pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
 from cache.entry import Lookup
 from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
 from cache.semantic.cross_encoder import CrossEncoder, Pair, TextPairScorer
 from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
+from gateway.parts.hit_audits.audit import Audits
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder
@@ -179,7 +179,7 @@ async def looked_up(
 ) -> Lookup:
     """The lookup of a question that the guards let through to the cross-encoder."""
     name = secrets.token_hex(4)
-    cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, audits=Audits(store, name))
+    cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, bound=Audits(store, name))
     await cache.start()
     try:
         tenant = secrets.token_hex(8)

@@ -11,13 +11,13 @@ import pytest_asyncio
 
 from cache.index import ChosenIndex, Neighbour
 from cache.planning.plan import CachePlan, Fingerprint
-from cache.risk.audit import Audits
 from cache.semantic.cross_encoder_queue import CrossEncoderQueue
 from cache.semantic.decision import Verdict
 from cache.semantic.matcher import BestNeighbour, SemanticMatcher, missed
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
+from gateway.parts.hit_audits.audit import Audits
 from policies.caching import SemanticCache
 from tests.cache.samples import Facts, policy
 
@@ -144,8 +144,7 @@ async def test_a_request_is_counted_once_and_sampled_unless_it_is_certain(audits
     index, request = Index(("How can I change my password?", 0.95)), plan()
     asking, section = matcher(index, Scorer(change=0.95), audits), rules(audit=1.0)
     best = await asking.check(await search(asking), _ASKED, section, 5.0)
-    surface = asking.learned("chat", section)
-    assert surface is not None
+    surface = audits.surface("chat", section, 0.8)
     assert asking.refused(request, section, best, certain=True, again=False) == "" and surface.requests == 1
     reasons = {asking.refused(request, section, best, certain=False, again=True) for _ in range(400)}
     assert "audit" in reasons and request.drawn and surface.requests == 1

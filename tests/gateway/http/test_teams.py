@@ -12,6 +12,7 @@ import pytest
 from cache.store.base import Append
 from gateway.keys.records import OwnerRecord
 from gateway.keys.registry import KeyRegistry
+from gateway.parts.hit_audits.audit import Audits
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
@@ -278,8 +279,8 @@ async def test_a_complaint_is_of_those_who_share_answers(
     async with in_process(
         tmp_path, upstream.url, upstream.url, store_url=server.url, policies={"chat": policy}, settings=settings
     ) as app:
-        live, audits = app.steps.policies.current.by_surface["chat"], app.steps.cache.audits
-        assert audits is not None and live.cache.semantic is not None
+        live, audits = app.steps.policies.current.by_surface["chat"], app.steps.cache.bound
+        assert isinstance(audits, Audits) and live.cache.semantic is not None
         surface = audits.surface("chat", live.cache.semantic, 1.0)
         headers, key = await made(registry, tenant="acme", team="hr")
         trace, ledger = escalated("req-1", team="hr", key=key.id)

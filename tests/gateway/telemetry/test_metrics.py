@@ -15,7 +15,7 @@ import pytest
 import yaml
 from prometheus_client import Counter, Gauge, Histogram
 
-from cache.risk.audited_surface import SurfaceState
+from cache.semantic.hit_bound import SurfaceState
 from cache.store.base import StoreState
 from gateway.quotas.accounts import Account
 from gateway.quotas.alerts import BudgetState

@@ -16,16 +16,16 @@ import pytest
 import pytest_asyncio
 
 from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
-from cache.risk.groups import LEAST_LABELS
-from cache.risk.observations import Label
-from cache.risk.published import PUBLISHED
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.caching.replay import hit_attributes
 from gateway.caching.wrong_hits import COMMENT, UNDONE
 from gateway.keys.roles import VIEWER
 from gateway.parts.console.views.caching import savings
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.groups import LEAST_LABELS
+from gateway.parts.hit_audits.observations import Label
+from gateway.parts.hit_audits.published import PUBLISHED
 from gateway.telemetry import feedback, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.hop_details import complete
@@ -90,7 +90,7 @@ class Served:
 async def served(store: RedisStore) -> AsyncIterator[Served]:
     await store.delete(PUBLISHED)
     audits = Audits(store, secrets.token_hex(4))
-    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, audits=audits)
+    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, bound=audits)
     # Generations that were read hold however busy the machine is: without them a worker shares with nobody for a while.
     cache._generations._clock = lambda: 0.0
     await cache.start()
@@ -136,8 +136,8 @@ async def test_texts_are_shown_where_they_were_captured(served: Served, tmp_path
 
 async def test_a_wrong_hit_is_removed_and_learned_from_once(served: Served, tmp_path: Path) -> None:
     """The rating, the removal and the complaint are those of a client's feedback; doing it again changes nothing."""
-    audits, state = served.cache.audits, served.cache.audits and served.cache.audits.in_force
-    assert audits is not None and state is not None
+    audits, state = served.cache.bound, served.cache.bound and served.cache.bound.in_force
+    assert isinstance(audits, Audits) and state is not None
     assert await served.asked("req-hit", SAME) == "cache-semantic"
     learned = audits.surface("chat", RULES.cache.semantic, 0.85)  # type: ignore[arg-type]
     await eventually(lambda: learned.published is not None, 20)
@@ -171,8 +171,8 @@ async def test_a_wrong_hit_is_removed_and_learned_from_once(served: Served, tmp_
 
 async def test_a_removal_can_be_undone(served: Served, tmp_path: Path) -> None:
     """The answer and its copy are stored again, the complaint is withdrawn, and the request is rated 1; once."""
-    audits, state = served.cache.audits, served.cache.audits and served.cache.audits.in_force
-    assert audits is not None and state is not None
+    audits, state = served.cache.bound, served.cache.bound and served.cache.bound.in_force
+    assert isinstance(audits, Audits) and state is not None
     assert await served.asked("req-hit", SAME) == "cache-semantic"
     learned = audits.surface("chat", RULES.cache.semantic, 0.85)  # type: ignore[arg-type]
     await eventually(lambda: learned.published is not None, 20)
@@ -254,8 +254,8 @@ async def test_viewers_may_look_and_remove_nothing(served: Served, tmp_path: Pat
 
 async def test_the_error_bound_is_that_of_the_audits(served: Served, tmp_path: Path) -> None:
     """With its target, its samples, and whether it is breached."""
-    audits, semantic = served.cache.audits, RULES.cache.semantic
-    assert audits is not None and semantic is not None
+    audits, semantic = served.cache.bound, RULES.cache.semantic
+    assert isinstance(audits, Audits) and semantic is not None
     surface = audits.surface("chat", semantic, 0.85)
     surface.requests, surface.scores = 1000, [0.95] * 60
     surface.labels = [Label(0.95, True, 2.0, judged=True)] * 15 + [Label(0.97, False, 2.0, judged=True)] * LEAST_LABELS

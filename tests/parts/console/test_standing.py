@@ -13,14 +13,14 @@ from typing import Any, get_args
 import orjson
 import pytest
 
-from cache.risk.control import RiskFigures
-from cache.risk.groups import GroupFigures
-from cache.risk.published import PublishedRisk, publication
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.parts.console.gateway_client import GatewayClient
 from gateway.parts.console.standing import StandingReader, StoreStanding, backends_of, chips_of, marks_within, needs_of
 from gateway.parts.console.views.now import _down_from, _flips_in
+from gateway.parts.hit_audits.control import RiskFigures
+from gateway.parts.hit_audits.groups import GroupFigures
+from gateway.parts.hit_audits.published import PublishedRisk, publication
 from gateway.registry.apply import apply_file
 from gateway.registry.records import Replica
 from gateway.registry.registry import PolicyRegistry

@@ -1,7 +1,7 @@
 """The cache: what is served from it, what guards refused, how many hits are wrong, and taking a wrong one back.
 
 Hits, savings and lookups are those of the archive. The error bound is what the gateways' audits published last
-(`cache.risk.published`), the sizes are counted in the store.
+(`gateway.seams`), the sizes are counted in the store.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.administration import Administration
-from cache.risk.published import PublishedRisk, read_published
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.wrong_hits import ServedHit, WrongHits, served_hit
 from gateway.keys.roles import may_some
@@ -28,8 +27,9 @@ from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed,
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.summaries import Summary
+from gateway.seams import hit_bound_part
 from gateway.telemetry import names
-from gateway.telemetry.cache_view import risk_shown, scope_shown
+from gateway.telemetry.cache_view import scope_shown
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400}
 BUCKETS: Final = 60
@@ -187,11 +187,13 @@ class CacheView:
 
     async def _in_store(self, now: float) -> dict[str, Any]:
         """Return the error bound of each surface, and the size of what is stored; the rest is shown without."""
+        bounds = hit_bound_part()
         try:
-            risks = [_risk_shown(risk, now) for risk in await read_published(self._store)]
-            return {"risks": risks, "stored": await self._stored(), "store_fails": ""}
+            shown = [] if bounds is None else await bounds.shown_published(self._store)
+            risks = [_risk_shown(risk, now) for risk in shown]
+            return {"risks": risks, "measures": bounds is not None, "stored": await self._stored(), "store_fails": ""}
         except StoreUnavailable as down:
-            return {"risks": [], "stored": None, "store_fails": str(down)}
+            return {"risks": [], "measures": bounds is not None, "stored": None, "store_fails": str(down)}
 
     async def _stored(self) -> dict[str, Any]:
         if self._sizes is None or time.monotonic() - self._sizes[0] > _FRESH_S:
@@ -335,16 +337,15 @@ def counted_lookups(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _risk_shown(risk: PublishedRisk, now: float) -> dict[str, Any]:
+def _risk_shown(risk: Mapping[str, Any], now: float) -> dict[str, Any]:
     """Return a surface's error bound: its figures, and in one word how it stands."""
-    figures = risk.figures
-    if figures.breached:
+    if risk["breached"]:
         state = "breached"
-    elif figures.error_most is None:
+    elif risk["error_most"] is None:
         state = "few labels"
     else:
         state = "kept"
-    return {**risk_shown(risk), "state": state, "stale": now - risk.at > _STALE_S}
+    return {**risk, "state": state, "stale": now - risk["at"] > _STALE_S}
 
 
 def _hit_shown(row: Mapping[str, Any], rating: float | None) -> dict[str, Any]:

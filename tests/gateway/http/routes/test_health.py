@@ -9,9 +9,10 @@ from pathlib import Path
 import httpx2
 import yaml
 
-from cache.risk.observations import Batch, Label
 from gateway.assembly import build
 from gateway.config.launch import Launch
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.observations import Batch, Label
 from gateway.server.app import App
 from gateway.steps import Steps
 from policies.caching import SemanticCache
@@ -45,8 +46,8 @@ async def asked(steps: Steps) -> httpx2.Response:
 async def test_a_breach_of_the_caches_bound_is_said_for_the_language_and_the_tenant(tmp_path: Path) -> None:
     """Where the surface as a whole keeps it. A threshold that nothing reaches has no number."""
     steps = steps_of(tmp_path, {"HOSTED_KEY": "k"})
-    audits = steps.cache.audits
-    assert audits is not None
+    audits = steps.cache.bound
+    assert isinstance(audits, Audits)
     surface, now = audits.surface("chat", SemanticCache(ttl="6h"), math.inf), time.time()
     wrong = (Label(0.95, True, 10.0, language="Han", owner="tenant:desk"),) * 3
     surface.control.threshold = 0.9

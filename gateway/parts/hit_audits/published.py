@@ -13,11 +13,12 @@ from typing import Final
 
 import orjson
 
-from cache.risk.control import RiskFigures
-from cache.risk.groups import GroupFigures
-from cache.risk.observations import Batch, Complaint, encode_batch
 from cache.scopes.scope import SCHEMA
+from cache.semantic.hit_bound import Complaint, PublishedBound
 from cache.store.base import Append, Command, Store
+from gateway.parts.hit_audits.control import RiskFigures
+from gateway.parts.hit_audits.groups import GroupFigures
+from gateway.parts.hit_audits.observations import Batch, encode_batch
 
 PUBLISHED: Final = f"tierline:{SCHEMA}:risks"
 """Key of the hash."""
@@ -49,12 +50,12 @@ async def read_published(store: Store) -> list[PublishedRisk]:
     return sorted(risks, key=lambda risk: risk.surface)
 
 
-async def complain(store: Store, risk: PublishedRisk, complaint: Complaint) -> None:
+async def complain(store: Store, risk: PublishedBound, complaint: Complaint) -> None:
     """Report a wrong hit to every worker; one request's complaints count once. Raises StoreUnavailable."""
     await store.apply([Append(risk.stream, encode_batch(Batch(0, complaints=(complaint,))), LINES)])
 
 
-async def withdraw(store: Store, risk: PublishedRisk, complaint: Complaint) -> None:
+async def withdraw(store: Store, risk: PublishedBound, complaint: Complaint) -> None:
     """Tell every worker that a complaint was about no wrong hit. Raises StoreUnavailable."""
     await store.apply([Append(risk.stream, encode_batch(Batch(0, withdrawn=(complaint.request,))), LINES)])
 

@@ -17,19 +17,23 @@ from numpy.typing import NDArray
 from cache import shipped_cross_encoder
 from cache.entry import CacheEntry, encode
 from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
-from cache.risk.audited_surface import AuditedSurface, Sample
-from cache.risk.groups import LEAST_LABELS
-from cache.risk.observations import Complaint, Label
 from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.hit_bound import Complaint
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.audited_surface import AuditedSurface, Sample
+from gateway.parts.hit_audits.groups import LEAST_LABELS
+from gateway.parts.hit_audits.observations import Label
 from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy
-from tests.cache.risk.test_statements import Reader
+from tests.cache.conftest import store, valkey
 from tests.cache.samples import Facts, answer, body, policy
+from tests.parts.hit_audits.test_statements import Reader
 from tests.support.wait import eventually
+
+__all__ = ["store", "valkey"]
 
 ITALY, SAME = "What is the capital of Italy?", "what's the capital of Italy"
 FACTS = Facts()
@@ -59,7 +63,7 @@ def near(texts: Sequence[str]) -> NDArray[np.float32]:
 @pytest_asyncio.fixture
 async def cache(store: RedisStore) -> AsyncIterator[ResponseCache]:
     made = ResponseCache(
-        store, embedder_name=secrets.token_hex(4), dimension=4, audits=Audits(store, secrets.token_hex(4))
+        store, embedder_name=secrets.token_hex(4), dimension=4, bound=Audits(store, secrets.token_hex(4))
     )
     await made.start()
     yield made
@@ -74,8 +78,8 @@ async def test_a_drawn_request_is_answered_afresh_and_its_answers_compared(cache
     found = await cache.semantic(plan, VECTOR)
     assert (found.outcome, found.reason) == ("miss", "audit")
     await cache.write(plan, answer("No."), VECTOR)
-    audits = cache.audits
-    assert audits is not None
+    audits = cache.bound
+    assert isinstance(audits, Audits)
 
     def labelled() -> bool:
         state = audits.in_force(plan.surface)
@@ -337,11 +341,11 @@ async def test_a_complaint_is_known_to_every_worker_and_after_a_restart(store: R
     served = other.surface("chat", semantic(), 0.8)
     async with Running(one), Running(other):
         idle = one.surface("chat", semantic(), 0.8)
-        one.complain(idle, complaint)
+        one.complain("chat", semantic(), 0.8, complaint)
         await eventually(
             lambda: idle.control.has_heard("ab") and served.control.threshold_for("tenant:acme") > complaint.score
         )
-        one.complain(idle, complaint)
+        one.complain("chat", semantic(), 0.8, complaint)
         assert not idle.complaints
         served.count("tenant:acme", "Latin")
         served.count("tenant:zeta", "Latin")

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from cache.risk.audit import Audits
-from cache.risk.audited_surface import AuditedSurface
-from cache.risk.observations import Batch, Label
 from cache.store.base import NoStore
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.audited_surface import AuditedSurface
+from gateway.parts.hit_audits.observations import Batch, Label
 from policies.caching import SemanticCache
 
 

@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from cache.risk.control import WINDOW, RiskControl
-from cache.risk.groups import LEAST_LABELS, MOST, OTHERS, GroupFigures
-from cache.risk.observations import Batch, Label, decode_batch, encode_batch
+from cache.semantic.hit_bound import OTHERS
+from gateway.parts.hit_audits.control import WINDOW, RiskControl
+from gateway.parts.hit_audits.groups import LEAST_LABELS, MOST, GroupFigures
+from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
 
 MAX_ERROR = 0.01
 

@@ -4,7 +4,7 @@
     words       Two answers agree when one says nothing that the other does not say too: `Canberra.` and `Canberra, a
                 compromise between two larger cities.`
     statements  Where a cross-encoder can read both, they agree when it finds a counterpart to each statement of either,
-                and differ when one denies the other (`cache.risk.statements`).
+                and differ when one denies the other (`statements`).
     judge       Where the policy names one, a model reads the question and both answers, unless they differ already.
     two signs   Else they differ when two signs of it agree: the cross-encoder is sure that they do not say the same,
                 and they have other numbers beyond the question's (`3 p.m.` is `15:00`), or no number in common and
@@ -14,7 +14,7 @@
 
 All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
 threshold, and never lower it under the one that holds without labels. What they say is corrected by how often they err
-(`cache.risk.label_errors`).
+(`cache.semantic.label_errors`).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from cache.risk.label_errors import AS_THEY_ARE
-from cache.risk.statements import Embed, StatementComparer, StatementScorer, Verdict
+from cache.semantic.label_errors import AS_THEY_ARE
 from cache.text.guards import Pair
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
 from cache.text.thesaurus import word_set
+from gateway.parts.hit_audits.statements import Embed, StatementComparer, StatementScorer, Verdict
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules

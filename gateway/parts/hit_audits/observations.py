@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from typing import Final
 
 import orjson
 
 from cache.entry import CorruptEntry
+from cache.semantic.hit_bound import Complaint
 
 _NOTHING: Final[Mapping[str, int]] = {}
 
@@ -32,23 +32,6 @@ class Label:
     judged: bool = False
     language: str = ""
     owner: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Complaint:
-    """A client's report of a wrong hit. `score` is the hit's, `owner` the tenant or team whose threshold rises first.
-
-    `request` identifies the tenant and the request, so that repeated complaints count once.
-    """
-
-    score: float
-    owner: str
-    request: str
-
-
-def complaint_of(tenant: str, request_id: str, score: float, owner: str) -> Complaint:
-    """Return the complaint about a tenant's request; its name in the stream does not contain the request's id."""
-    return Complaint(score, owner, blake2b(orjson.dumps((tenant, request_id)), digest_size=8).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)

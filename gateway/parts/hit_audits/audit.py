@@ -1,10 +1,10 @@
 """Collect labels for the semantic cache off the request path: does a stored answer agree with a new one?
 
-A sample of the requests that a stored answer might serve (see `cache.risk.control`) is answered by a model, and the
+A sample of the requests that a stored answer might serve (see `control`) is answered by a model, and the
 client gets the new answer. Afterwards the stored one is fetched and the two are compared; the result becomes a label of
 the surface's controller. No request waits for this, and a failure here only loses a label.
 
-`cache.risk.comparison` compares two answers, in a thread and one pair at a time, since a cross-encoder may read them.
+`comparison` compares two answers, in a thread and one pair at a time, since a cross-encoder may read them.
 If it cannot tell, or a judge model is used and abstains, there is no label. The weight of a sample that a judge should
 have labelled is added to its next labels (at most doubling each).
 
@@ -27,15 +27,16 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from cache.entry import CorruptEntry, decode
-from cache.risk.audited_surface import AuditedSurface, Sample, SurfaceState
-from cache.risk.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
-from cache.risk.control import RiskControl
-from cache.risk.label_errors import AS_THEY_ARE
-from cache.risk.observations import Complaint, Label, decode_batch, encode_batch
-from cache.risk.published import LINES, PublishedRisk, publication
-from cache.risk.statements import Embed, StatementScorer
 from cache.scopes.scope import SCHEMA
+from cache.semantic.hit_bound import Complaint, SurfaceState
+from cache.semantic.label_errors import AS_THEY_ARE
 from cache.store.base import Append, Command, Store, StoreUnavailable
+from gateway.parts.hit_audits.audited_surface import AuditedSurface, Sample
+from gateway.parts.hit_audits.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
+from gateway.parts.hit_audits.control import RiskControl
+from gateway.parts.hit_audits.observations import Label, decode_batch, encode_batch
+from gateway.parts.hit_audits.published import LINES, PublishedRisk, publication
+from gateway.parts.hit_audits.statements import Embed, StatementScorer
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules, SemanticCache
@@ -110,9 +111,18 @@ class Audits:
         audited.semantic = semantic
         return audited
 
-    def in_force(self, name: str, owner: str = "", language: str = "") -> SurfaceState | None:
+    def threshold(
+        self, surface: str, semantic: SemanticCache, strict: float, owner: str, language: str, *, again: bool
+    ) -> float:
+        """Return the threshold of a request, and count the request unless it was counted before (`again`)."""
+        audited = self.surface(surface, semantic, strict)
+        if not again:
+            audited.count(owner, language)
+        return audited.control.threshold_for(owner, language)
+
+    def in_force(self, surface: str, owner: str = "", language: str = "") -> SurfaceState | None:
         """Return the state of the surface of this name for such a request; None before its first request."""
-        audited = self._surfaces.get(name)
+        audited = self._surfaces.get(surface)
         return None if audited is None else audited.state_for(owner, language)
 
     def _stream_of(self, name: str, semantic: SemanticCache, strict: float) -> str:
@@ -127,15 +137,14 @@ class Audits:
         digest = blake2b(orjson.dumps(rules), digest_size=8).hexdigest()
         return f"tierline:{SCHEMA}:risk:{{{digest}}}"
 
-    def drawn(
-        self, surface: AuditedSurface, key: str, score: float, threshold: float, language: str, owner: str
-    ) -> Sample | None:
+    def drawn(self, surface: str, key: str, score: float, threshold: float, language: str, owner: str) -> Sample | None:
         """Record a candidate without a veto; return it as a sample if it was drawn at random for comparison.
 
         `threshold` is the request's.
         """
-        weight = surface.weight_of(score, threshold, language)
-        return Sample(surface, key, score, weight, language, owner) if weight else None
+        audited = self._surfaces[surface]
+        weight = audited.weight_of(score, threshold, language)
+        return Sample(audited, key, score, weight, language, owner) if weight else None
 
     def compare(self, sample: Sample, fresh: Mapping[str, Any], question: str = "") -> None:
         """Compare the sample's stored answer with a new completion of this question, in a task of its own."""
@@ -144,12 +153,13 @@ class Audits:
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
 
-    def complain(self, surface: AuditedSurface, complaint: Complaint) -> None:
+    def complain(self, surface: str, semantic: SemanticCache, strict: float, complaint: Complaint) -> None:
         """Record that a hit was wrong. A complaint that raises a threshold is shared with other workers at once."""
-        if surface.control.has_heard(complaint.request):
+        audited = self.surface(surface, semantic, strict)
+        if audited.control.has_heard(complaint.request):
             return
-        surface.complaints.append(complaint)
-        if complaint.score >= surface.control.threshold_for(complaint.owner):
+        audited.complaints.append(complaint)
+        if complaint.score >= audited.control.threshold_for(complaint.owner):
             self._wake.set()
 
     async def _compared(self, sample: Sample, fresh: Mapping[str, Any], question: str) -> None:

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from cache.risk.control import RiskControl, RiskFigures
-from cache.risk.groups import MOST, group_in_words
-from cache.risk.observations import Batch, Complaint, Label
+from cache.semantic.hit_bound import Complaint, SurfaceState, group_in_words
+from gateway.parts.hit_audits.control import RiskControl, RiskFigures
+from gateway.parts.hit_audits.groups import MOST
+from gateway.parts.hit_audits.observations import Batch, Label
 
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
@@ -52,31 +53,6 @@ class Sample:
     def label(self, *, wrong: bool, weight: float | None = None, judged: bool = False) -> Label:
         """Return the label that a comparison gives."""
         return Label(self.score, wrong, weight or self.weight, judged, self.language, self.owner)
-
-
-@dataclass(frozen=True, slots=True)
-class SurfaceState:
-    """The state of a surface in `/readyz`: the threshold in force, and the number of labels behind it.
-
-    `breached`: the bound was, within SHOWN_S, for the surface as a whole; by language and by tenant it says the same.
-    For one request it says whether the bound of any of these was that it belongs to.
-    """
-
-    threshold: float
-    labels: int
-    breached: bool
-    languages: Mapping[str, bool] = field(default_factory=dict)
-    tenants: Mapping[str, bool] = field(default_factory=dict)
-
-    @property
-    def breached_groups(self) -> list[str]:
-        """The languages and tenants whose own bound was breached, in words."""
-        return [
-            group_in_words(kind, name)
-            for kind, groups in (("language", self.languages), ("tenant", self.tenants))
-            for name, breached in groups.items()
-            if breached
-        ]
 
 
 @dataclass(slots=True)

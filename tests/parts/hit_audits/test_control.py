@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from cache.risk.control import WINDOW, RiskControl, calibrated
-from cache.risk.groups import LEAST_LABELS
-from cache.risk.observations import Batch, Complaint, Label, decode_batch, encode_batch
+from cache.semantic.hit_bound import Complaint
+from gateway.parts.hit_audits.control import WINDOW, RiskControl, calibrated
+from gateway.parts.hit_audits.groups import LEAST_LABELS
+from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
 
 MAX_ERROR = 0.01
 REQUESTS = 60_000

@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.risk.label_errors import LabelErrors
+from cache.semantic.label_errors import LabelErrors
 from cache.text.guards import Pair
 from cache.text.languages import language
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read

@@ -12,7 +12,7 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     raise the threshold and let it fall back, but not below the strict one: there, what a judge or a
                     person has not labelled counts as wrong, and LEAST_LABELS of theirs are needed.
   labels that err   The comparison's own errors are known from pairs of answers, and what its labels say is corrected by
-                    them (`cache.risk.label_errors`): false alarms neither raise the threshold nor show a breach.
+                    them (`cache.semantic.label_errors`): false alarms neither raise the threshold nor show a breach.
   few labels        An estimate is not enough where a handful of labels decides: an upper bound is kept under
                     `max_error`, and until there are enough labels of would-be hits for one, the strict threshold holds,
                     or one above the wrong hits that were seen, where they are more than false alarms explain.
@@ -30,7 +30,7 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     than half of `max_error` would. One that is withdrawn counts no more.
 
   groups            A mean can hide that one language or one tenant gets the wrong hits. Each has a threshold of its
-                    own, never below the surface's, which follows its own requests and labels (`cache.risk.groups`).
+                    own, never below the surface's, which follows its own requests and labels (`groups`).
                     It moves first: labels that it keeps from being served no longer count against the surface.
 
 All observations come in batches, and the state is computed only from them, in order: replicas that read the same
@@ -46,7 +46,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from cache.risk.groups import (
+from cache.semantic.hit_bound import Complaint
+from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
+from gateway.parts.hit_audits.groups import (
     LEAST_LABELS,
     Flags,
     Floats,
@@ -57,8 +59,7 @@ from cache.risk.groups import (
     code_of,
     too_few,
 )
-from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
-from cache.risk.observations import Batch, Complaint, Label
+from gateway.parts.hit_audits.observations import Batch, Label
 
 WINDOW = 50_000
 """Number of latest requests whose labels count."""

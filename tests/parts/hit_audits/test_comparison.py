@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from cache.risk.comparison import AnswerComparer, contradict, includes, text_of
-from tests.cache.risk.test_statements import Reader
+from gateway.parts.hit_audits.comparison import AnswerComparer, contradict, includes, text_of
 from tests.cache.samples import answer
+from tests.parts.hit_audits.test_statements import Reader
 
 
 @pytest.mark.parametrize(

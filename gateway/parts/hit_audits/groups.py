@@ -1,11 +1,11 @@
 """Thresholds of a surface's languages, and of its tenants: a bound on the mean can hide that one group gets wrong hits.
 
-Each group has its own requests and labels in the window of `cache.risk.control`, and its threshold is the lowest that
+Each group has its own requests and labels in the window of `control`, and its threshold is the lowest that
 keeps `max_error` of its own requests; it is never below the surface's. Two cases:
 
     few labels   (under LEAST_LABELS, or of a weight beyond HEAVY of what `max_error` allows the group) The estimate
                  decides: the threshold lies above wrong hits that were seen and that are no false alarms of the
-                 comparison (`cache.risk.label_errors`), and nothing is promised of those that were not.
+                 comparison (`cache.semantic.label_errors`), and nothing is promised of those that were not.
     enough       An upper bound (90%) on the estimate is kept, as for the surface. That is conformal risk control within
                  the group: its mean error stays within `max_error` for requests like those in the window. What drifts
                  is followed by the window alone, not by a falling target level as for the surface.
@@ -25,7 +25,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
+from cache.semantic.hit_bound import OTHERS, group_in_words
+from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]
@@ -38,8 +39,6 @@ HEAVY: Final = 0.5
 ones a single wrong label decides, whether it errs or not."""
 MOST: Final = 16
 """Groups of a kind with a threshold of their own."""
-OTHERS: Final = "other"
-"""Name of all other groups together."""
 _NEARLY_ALL: Final = 0.9
 _LEAST_REQUESTS: Final = 100
 _LEAST_WRONG: Final = 2
@@ -161,13 +160,6 @@ class _Lost:
 
 
 _NOTHING_LOST: Final = _Lost(np.empty(0), np.empty(0), np.empty(0), -math.inf)
-
-
-def group_in_words(kind: str, name: str) -> str:
-    """Return what a group is called. A tenant's name is the owner of a scope, `tenant:acme` or `team:sales`."""
-    if name == OTHERS:
-        return f"other {kind}s"
-    return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
 
 
 def code_of(name: str) -> int:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import secrets
 
-from cache.risk.audit import Audits
-from cache.risk.control import RiskControl
-from cache.risk.observations import Batch, Label, complaint_of, decode_batch
-from cache.risk.published import PUBLISHED, PublishedRisk, complain, publication, read_published
+from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.parts.hit_audits.audit import Audits
+from gateway.parts.hit_audits.control import RiskControl
+from gateway.parts.hit_audits.observations import Batch, Label, decode_batch
+from gateway.parts.hit_audits.published import PUBLISHED, PublishedRisk, complain, publication, read_published
 from policies.caching import SemanticCache
-from tests.cache.risk.test_audit import Running
+from tests.cache.conftest import store, valkey
+from tests.parts.hit_audits.test_audit import Running
 from tests.support.wait import eventually
+
+__all__ = ["store", "valkey"]
 
 
 async def test_figures_come_back_as_they_were_published(store: RedisStore) -> None:

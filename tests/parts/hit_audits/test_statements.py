@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from cache import shipped_cross_encoder
-from cache.risk.label_errors import AS_THEY_ARE, LabelErrors
-from cache.risk.statements import StatementComparer, statements
 from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
+from gateway.parts.hit_audits.statements import StatementComparer, statements
 
 
 @dataclass

@@ -46,7 +46,7 @@ judge is not asked) and US dollars."""
 
 
 class AuditJudge:
-    """Compare answers for `cache.risk.audit`, as a `cache.risk.comparison.Judge`. For one event loop."""
+    """Compare answers for `audit`, as a `comparison.SampleJudge`. For one event loop."""
 
     def __init__(
         self, endpoints: Mapping[str, Endpoint], counted: Counted, budget: DailyBudget, limit_s: float = _LIMIT_S

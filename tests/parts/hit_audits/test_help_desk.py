@@ -15,12 +15,15 @@ import pytest
 from numpy.typing import NDArray
 
 from cache.response_cache import ResponseCache
-from cache.risk.audit import Audits
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
-from tests.cache.risk.test_statements import Reader
+from gateway.parts.hit_audits.audit import Audits
+from tests.cache.conftest import store, valkey
 from tests.cache.samples import Facts, answer, body, policy
+from tests.parts.hit_audits.test_statements import Reader
 from tests.support.wait import eventually
+
+__all__ = ["store", "valkey"]
 
 THINGS = [
     "手机通知",
@@ -71,7 +74,7 @@ async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, capl
     audits = Audits(store, name, alike, cross_encoder=name, scorer=Reader())
     cache = ResponseCache(
         store, embedder_name=name, dimension=4, verifier=Verifier.load(shipped_verifier("static")),
-        cross_encoder=Trusting(), audits=audits,
+        cross_encoder=Trusting(), bound=audits,
     )  # fmt: skip
     await cache.start()
 
