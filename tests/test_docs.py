@@ -186,7 +186,9 @@ def test_each_value_of_a_rule_is_described(values: dict[str, Any]) -> None:
 
 
 def commands_of(part: StandardPart) -> set[str]:
-    """Its commands with their actions, as its help has them."""
+    """Its commands with their actions, as its help has them; one without commands has no help."""
+    if not part.commands:
+        return set()
     help_texts = tomllib.loads((part.folder / "help.toml").read_text("utf-8"))
     return {name for name in help_texts if not name.endswith("options")}
 
