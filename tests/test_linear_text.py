@@ -227,7 +227,7 @@ def takes_text(function: object) -> bool:
     return 1 <= len(needed) <= 2 and all(one.annotation in ("str", str) for one in needed)
 
 
-OF_FILES = {"word_list", "shipped_head", "shipped_verifier", "package_file", "facts_of", "_dictionaries"}
+OF_FILES = {"word_list", "shipped_head", "shipped_verifier", "package_file", "facts_of_model", "_dictionaries"}
 """They take the name of a file, of a model, of a language."""
 
 
