@@ -71,7 +71,8 @@ def test_what_a_killed_gateway_has_spent_is_counted(tmp_path: Path, upstream: Up
         estimated = sum(round(one["charged_usd"] * 1e9) for one in records if one["error"] == "worker_died")
         unsettled = [one for one in records if one["error"] == "worker_died" and one["usage_estimated"]]
         assert spent() == charged
-        # Requests that were under way when it was killed are counted as expected, which is learnt and no exact figure.
-        known = charged - sum(round(one["charged_usd"] * 1e9) for one in unsettled)
-        assert len(unsettled) <= 4 and known == billed - len(unsettled) * CALL, (estimated, len(records))
+        # Requests that were under way when it was killed are counted as expected, which is learnt and no exact figure;
+        # one of them may not have been sent yet.
+        known = charged - sum(round(ledger["charged_usd"] * 1e9) for ledger in unsettled)
+        assert len(unsettled) <= 4 and billed - len(unsettled) * CALL <= known <= billed, (estimated, len(records))
     assert not list((tmp_path / "state").glob("charges-*"))

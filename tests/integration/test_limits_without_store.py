@@ -21,8 +21,10 @@ CALL = 20_000_000
 """Nanodollars of a call."""
 TERMS: dict[str, dict[str, Any]] = {
     "often": {"limits": {"requests_per_minute": 10}},
-    "poor": {"limits": {"budgets": [{"usd": 1, "per": "total"}]}},
+    "poor": {"limits": {"budgets": [{"usd": 10, "per": "total"}]}},
 }
+BEFORE = 25
+"""Calls of each gateway before the store is away, of which it learns what one costs."""
 
 
 def sent(gateway: Gateway, tenant: str) -> httpx2.Response:
@@ -53,9 +55,18 @@ def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_l
             made["tiers"] = [{"name": "local", "backends": [priced]}]
             write_deployment(folder, made, {"chat": CHAT.replace("[local, hosted]", "[local]")})
             gateways[word] = stack.enter_context(running(folder, environment(), forked=True))
+        spent = "{tierline:traces}:quota:tenant:poor/usd/total"
         for gateway in gateways.values():
-            assert [sent(gateway, name).status_code for name in TERMS] == [200, 200]
+            assert sent(gateway, "often").status_code == 200
+            assert [sent(gateway, "poor").status_code for _ in range(BEFORE)] == [200] * BEFORE
+        with redis.Redis.from_url(store.url) as there:
+            until(lambda: int(there.hget(spent, "spent") or 0) == 2 * BEFORE * CALL, 20)  # type: ignore[arg-type]
         store.stop()
+        calls = len(upstream.requests)
+        codes = [sent(gateways["open"], "poor").status_code for _ in range(100)]
+        money = len(upstream.requests) - calls
+        assert codes.count(200) == money, set(codes)
+        assert 0 < money * CALL <= 10_000_000_000 // 10 + 2 * CALL
         # Both gateways have let one in, and this one goes on by its own count.
         codes = [sent(gateways["open"], "often").status_code for _ in range(20)]
         assert codes == [200] * codes.count(200) + [429] * codes.count(429)
@@ -66,11 +77,7 @@ def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_l
             return (reply.status_code, reply.json().get("error", {}).get("code")) == (503, "limits_unavailable")
 
         until(refused, 20)
-        calls = len(upstream.requests)
-        codes = [sent(gateways["open"], "poor").status_code for _ in range(30)]
-        money = len(upstream.requests) - calls
-        assert codes.count(200) == money and money * CALL <= 1_000_000_000 // 10 + 2 * CALL
         store.start()
         with redis.Redis.from_url(store.url) as there:
-            name = "{tierline:traces}:quota:tenant:poor/usd/total"
-            until(lambda: int(there.hget(name, "spent") or 0) == money * CALL, 20)  # type: ignore[arg-type]
+            whole = (2 * BEFORE + money) * CALL
+            until(lambda: int(there.hget(spent, "spent") or 0) == whole, 20)  # type: ignore[arg-type]
