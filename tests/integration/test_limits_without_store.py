@@ -55,12 +55,9 @@ def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_l
             made["tiers"] = [{"name": "local", "backends": [priced]}]
             write_deployment(folder, made, {"chat": CHAT.replace("[local, hosted]", "[local]")})
             gateways[word] = stack.enter_context(running(folder, environment(), forked=True))
-        spent = "{tierline:traces}:quota:tenant:poor/usd/total"
-        for gateway in gateways.values():
-            assert sent(gateway, "often").status_code == 200
-            assert [sent(gateway, "poor").status_code for _ in range(BEFORE)] == [200] * BEFORE
-        with redis.Redis.from_url(store.url) as there:
-            until(lambda: int(there.hget(spent, "spent") or 0) == 2 * BEFORE * CALL, 20)  # type: ignore[arg-type]
+        for word in ("closed", "open"):  # the one that goes on comes last: a lease that nobody uses is given back
+            assert sent(gateways[word], "often").status_code == 200
+            assert [sent(gateways[word], "poor").status_code for _ in range(BEFORE)] == [200] * BEFORE
         store.stop()
         calls = len(upstream.requests)
         codes = [sent(gateways["open"], "poor").status_code for _ in range(100)]
@@ -78,5 +75,7 @@ def test_without_the_store_requests_go_on_by_the_configs_word_and_money_by_its_l
 
         until(refused, 20)
         store.start()
+        spent = "{tierline:traces}:quota:tenant:poor/usd/total"
         with redis.Redis.from_url(store.url) as there:
+            # What each gateway charged in the second before the loss may be missing; what it charged after it is not.
             until(lambda: int(there.hget(spent, "spent") or 0) >= money * CALL, 20)  # type: ignore[arg-type]
