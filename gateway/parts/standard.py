@@ -77,6 +77,7 @@ PARTS: Final = (
         settings=("cache.semantic.audit", "cache.semantic.audit_judge", "cache.semantic.max_error"),
         provides=("hit_bound",),
     ),
+    StandardPart("apis", "other APIs", ()),
 )
 
 

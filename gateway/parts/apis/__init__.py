@@ -1,0 +1,1 @@
+"""Speak the APIs beside chat completions, to clients and to backends."""
