@@ -48,7 +48,7 @@ run: $(VENV)/.serve ## Install what is needed and start everything (ARGS="--port
 	@exec $(BIN)/tierline up $(ARGS)
 
 .PHONY: tools
-tools: $(VENV)/.dev ## Install what tierline train, eval, calibrate and mcp need besides
+tools: $(VENV)/.dev ## Install what tierline fit train, eval, calibrate and mcp need besides
 
 .PHONY: test
 test: checked $(NODE_TEST)/node_modules/.installed pytest ## Lint, type-check and run the tests (ARGS="tests/cache -x")

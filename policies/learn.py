@@ -30,9 +30,9 @@ class Learn(Section):
     max_tokens: Annotated[Whole, Field(ge=1)] = 1024
     """Longest answer of the other tier, where neither the request nor the policy sets a limit."""
     apply: Literal["propose", "canary"] = "propose"
-    """What `tierline learn` does with a better classifier: write a policy to look at, or also start it as a canary.
+    """What `tierline fit learn` does with a better classifier: write a policy to look at, or also start it as a canary.
 
     `canary` needs a `rollout` section and policies from the store.
     """
     keep_text: bool = False
-    """Whether the label holds the prompt and both answers, as `tierline learn export` needs them."""
+    """Whether the label holds the prompt and both answers, as `tierline fit learn export` needs them."""

@@ -155,7 +155,7 @@ def _sheet_states(folder: Path, version: str) -> None:
         stated = json.loads((folder / CLASSIFIER_SHEET).read_bytes())["sha256"]
     except OSError:
         raise ValueError(
-            f"there is no classifier in {folder}; `tierline learn --out {folder.parent}` makes one"
+            f"there is no classifier in {folder}; `tierline fit learn --out {folder.parent}` makes one"
         ) from None
     except (ValueError, KeyError, TypeError):
         raise ValueError(f"{folder / CLASSIFIER_SHEET} is not the data sheet of a classifier") from None

@@ -206,7 +206,7 @@ class Slo(Section):
 
 
 class Traffic(Section):
-    """How hard this surface's own requests are, as `tierline calibrate` measured it in recorded traffic.
+    """How hard this surface's own requests are, as `tierline fit calibrate` measured it in recorded traffic.
 
     `deciles` are, for a kind of request, the classifier's quantiles below which 10%, 20%, ... 90% of the surface's
     requests of that kind lie. They hold for the `classifier` of that version only.

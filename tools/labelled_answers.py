@@ -3,7 +3,7 @@
     git clone https://github.com/WildEval/ZeroEval; git clone https://github.com/TIGER-AI-Lab/MMLU-Pro
     git clone https://github.com/artidoro/qlora
     python -m tools.labelled_answers --zeroeval ZeroEval --mmlu-pro MMLU-Pro --qlora qlora --out answers.jsonl.gz
-    tierline train scorer --data answers.jsonl.gz --out scorer.json --not-for chat
+    tierline fit train scorer --data answers.jsonl.gz --out scorer.json --not-for chat
 
 ZeroEval (Apache-2.0) has answers to GSM8K, MATH (level 5) and CRUXEval, MMLU-Pro (Apache-2.0) to its ten choices, qlora
 (MIT) gpt-3.5's answers to OpenAssistant's questions with GPT-4's verdicts beside GPT-4's own. An answer is right if it

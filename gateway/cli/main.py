@@ -50,18 +50,18 @@ COMMANDS: Final = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command in `argv`, by default the process's own arguments, and return the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = _with_new_names(list(sys.argv[1:] if argv is None else argv))
     words = [argument for argument in arguments if not argument.startswith("-")]
     name = words[0] if words else None
-    for named in (" ".join(words[:1]), " ".join(words[:2])):
+    for named in (" ".join(words[:2]), " ".join(words[:1])):
         if (part := standard.part_missing_for(named)) is not None:
             return _fail(standard.absent(named, part), Exit.NOT_DONE)
-    command = COMMANDS.get(name) if name else None
+    command = help_texts().get(" ".join(words[:2]), help_texts().get(words[0]) if words else None)
     try:
         with _stopped_by_signals():
             # Importing makes 100,000 objects and hardly any garbage: at the default threshold, 700, 5% of a start.
             gc.set_threshold(20_000, 20, 50)
-            module = command_module(name) if command and name else None
+            module = command_module(name) if name in COMMANDS else None
             args = _parser(name, module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE
             sys.stdout.flush()
@@ -89,6 +89,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}", Exit.NOT_DONE)
         traceback.print_exc()
         return Exit.NOT_DONE
+
+
+def _with_new_names(arguments: list[str]) -> list[str]:
+    """Return the arguments with the new name of a command that was renamed, and tell it on stderr."""
+    name = arguments[0] if arguments else ""
+    if (renamed := standard.RENAMED.get(name)) is None:
+        return arguments
+    sys.stderr.write(f"tierline: `{name}` is `{renamed}` now; the old name works in this release alone\n")
+    return [*renamed.split(), *arguments[1:]]
 
 
 @contextmanager

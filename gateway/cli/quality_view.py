@@ -1,4 +1,4 @@
-"""Show estimates of quality: the same table in `tierline learn quality` and in `tierline ledger`."""
+"""Show estimates of quality: the same table in `tierline fit learn quality` and in `tierline ledger`."""
 
 from __future__ import annotations
 

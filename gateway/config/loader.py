@@ -291,7 +291,7 @@ class _Resolver:
         try:
             head = ConfidenceHead.load(file)
         except ArtefactError as error:
-            self._refuse(path, f"{error}; fit one with `tierline train confidence`, or say none")
+            self._refuse(path, f"{error}; fit one with `tierline fit train confidence`, or say none")
             return None
         if wanted != "default" and head.model != backend.model:
             self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
@@ -317,7 +317,7 @@ class _Resolver:
         try:
             return AnswerScorer.load(file)
         except ArtefactError as error:
-            self._refuse(("scorer",), f"{error}; fit one with `tierline train scorer`, or say none")
+            self._refuse(("scorer",), f"{error}; fit one with `tierline fit train scorer`, or say none")
             return None
 
     def _why_no_url(self, path: KeyPath) -> str:

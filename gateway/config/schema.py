@@ -840,7 +840,7 @@ class Deployment(Section):
     """The folder that `cross_encoder` names, None for none; set by the loader."""
     scorer: Words = "none"
     """Scorer of answers without log-probabilities, which a policy's `escalate.verify` asks: the path of a file that
-    `tierline train scorer` wrote, or `none`."""
+    `tierline fit train scorer` wrote, or `none`."""
     answer_scorer: InstanceOf[AnswerScorer] | None = None
     """The scorer that `scorer` names, read by the loader."""
     local_model: LocalModel = LocalModel()

@@ -67,7 +67,7 @@ def _of_traffic(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         yield Finding(
             ("route", "traffic", "classifier"),
             f"measured with classifier {measured}, but {version} is in use: quantiles are of its reference prompts "
-            "until `tierline calibrate --traffic` measures this surface's requests again",
+            "until `tierline fit calibrate --traffic` measures this surface's requests again",
             "T706",
             "measure again, or leave route.traffic out",
             (Edit(("route", "traffic")),),
@@ -160,7 +160,7 @@ def _of_what_is_learnt(policy: Rules, deployment: Deployment) -> Iterator[Findin
         at = ("learn", "apply")
         yield Finding(
             at,
-            "policies come from files here, so `tierline learn` cannot start a canary",
+            "policies come from files here, so `tierline fit learn` cannot start a canary",
             "T716",
             "write propose, or set `policies: {source: store}` in the config",
             (Edit(at, "propose"),),
@@ -201,7 +201,7 @@ def _doubts(policy: Rules, deployment: Deployment, backend: BackendConfig) -> It
                 f"backend {backend.name!r} has no confidence head for {backend.model}, so the threshold of its answers "
                 f"is uncalibrated_below, by default {UNCALIBRATED_BELOW:g}",
                 "T708",
-                "set it, or fit a head with `tierline train confidence`",
+                "set it, or fit a head with `tierline fit train confidence`",
                 (Edit(("escalate", "when", "uncalibrated_below"), f"{UNCALIBRATED_BELOW:g}"),),
             )
     elif escalate.agreement is None and escalate.judge is None:

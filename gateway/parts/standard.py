@@ -47,12 +47,12 @@ class StandardPart(NamedTuple):
 
 
 PARTS: Final = (
-    StandardPart("local", "on this machine", ("up", "init", "demo"), ("collect",), ("local_model",)),
+    StandardPart("local", "on this machine", ("up", "init", "demo"), ("fit collect",), ("local_model",)),
     StandardPart(
         "ledger",
         "records and money",
         ("ledger", "usage", "policy judge"),
-        ("console", "top", "mcp", "learn", "policy replay", "policy plan"),
+        ("console", "top", "mcp", "fit learn", "policy replay", "policy plan"),
         ("ledger",),
         "tierline-ledger",
     ),
@@ -66,7 +66,7 @@ PARTS: Final = (
     StandardPart(
         "fit",
         "fitting to your traffic",
-        ("collect", "train", "learn", "calibrate", "eval"),
+        ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
     ),
     StandardPart("console", "watching", ("console", "top", "mcp"), ("demo",), ("console",), "tierline-console"),
@@ -79,6 +79,10 @@ PARTS: Final = (
     ),
     StandardPart("apis", "other APIs", ()),
 )
+
+
+RENAMED: Final = {word: f"fit {word}" for word in ("collect", "train", "learn", "calibrate", "eval")}
+"""Commands of the release before by their old names: those work for this release, and tell the new ones."""
 
 
 def module_of_command(command: str) -> str | None:

@@ -18,7 +18,7 @@ classifier abstains, and the policy's default decides. Where its kind's prompts 
 any of the counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an
 APGR of 0.45, the counts alone at 0.58).
 
-An artefact of one's own (`tierline learn`) is a copy of another with `own_heads` added, which correct it by labels of a
+An artefact of one's own (`fit learn`) is a copy of another with `own_heads` added, which correct it by labels of a
 surface's own traffic.
 
 An artefact is a folder with `difficulty.safetensors` (the numbers) and `difficulty.json` (its data sheet, with the

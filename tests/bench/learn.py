@@ -1,10 +1,10 @@
-"""Measure what `tierline learn` makes of judged traffic whose difficulty differs from anything shipped.
+"""Measure what `tierline fit learn` makes of judged traffic whose difficulty differs from anything shipped.
 
     python -m tests.bench.learn [--prompts 1500] [--seed 1]
 
 Three scripted models on sockets, the real application in this process and a real store answer, compare and judge
 prompts of a made-up language (`tests.support.strange_models`); the ledger's keeper writes the labels into files; and
-`tierline learn` fits to them. Its own figures are of the conversations that it held out. Then both classifiers rank
+`tierline fit learn` fits to them. Its own figures are of the conversations that it held out. Then both classifiers rank
 2,000 further prompts, of which the truth is known.
 """
 
@@ -120,8 +120,9 @@ async def label(folder: Path, language: Language, prompts: list[str]) -> None:
 
 
 def learn(folder: Path) -> tuple[int, dict[str, Any]]:
-    """Run `tierline learn` over the ledger in `folder`; return its exit code and what it printed."""
+    """Run `tierline fit learn` over the ledger in `folder`; return its exit code and what it printed."""
     words = [
+        "fit",
         "learn",
         "--surface",
         "chat",

@@ -41,7 +41,7 @@ from tools import command
 
 _EXAMPLES: Final = """examples:
   python -m tests.bench.verifiers --data judged.jsonl.gz
-                              what `tierline collect --judge` wrote: the words of a real judge
+                              what `tierline fit collect --judge` wrote: the words of a real judge
   python -m tests.bench.verifiers --data cascade_triviaqa.jsonl.gz --self-check
                               `confidence` is the log-probability of a one-token self-check, as it is in this file
   python -m tests.bench.verifiers --data routellm_mmlu.jsonl.gz routellm_gsm8k.jsonl.gz --published

@@ -44,20 +44,21 @@ NOT_DONE = {
     "budgets, without a store": ["budgets", "show", "--store", NO_STORE],
     "ledger, without a store": ["ledger", "--store", NO_STORE],
     "prices import, of a file that is not there": ["prices", "import", "{folder}/none", "--write", "{folder}/out"],
-    "collect, of a file that is not there": ["collect", "--prompts", "{folder}/none", "--out", "{folder}/out"],
-    "collect, with half an endpoint": ["collect", "--prompts", ROWS, "--out", "{folder}/out", "--model", "m"],
-    "train, of a file that is not there": ["train", "--data", "{folder}/none", "--out", "{folder}/out"],
-    "train, of nothing": ["train"],
+    "collect, of a file that is not there": ["fit", "collect", "--prompts", "{folder}/none", "--out", "{folder}/out"],
+    "collect, with half an endpoint": ["fit", "collect", "--prompts", ROWS, "--out", "{folder}/out", "--model", "m"],
+    "train, of a file that is not there": ["fit", "train", "--data", "{folder}/none", "--out", "{folder}/out"],
+    "train, of nothing": ["fit", "train"],
     "train confidence, of a file that is not there": [
-        *("train", "confidence", "--data", "{folder}/none", "--model", "m", "--out", "{folder}/out")
+        *("fit", "train", "confidence", "--data", "{folder}/none", "--model", "m", "--out", "{folder}/out")
     ],
     "calibrate, of a surface that is not there": [
-        *("calibrate", "--surface", "none", "--target", "quality=0.9", "--data", ROWS)
+        *("fit", "calibrate", "--surface", "none", "--target", "quality=0.9", "--data", ROWS)
     ],
     "calibrate, of a file that is not there": [
-        *("calibrate", "--surface", "chat", "--target", "quality=0.9", "--data", "{folder}/none")
+        *("fit", "calibrate", "--surface", "chat", "--target", "quality=0.9", "--data", "{folder}/none")
     ],
     "learn, from a ledger that is not there": [
+        "fit",
         "learn",
         "--surface",
         "chat",
@@ -75,8 +76,8 @@ NOT_DONE = {
     ],
     "policy status, without a store": ["policy", "status", "--store", NO_STORE],
     "policy rollback, without a store": ["policy", "rollback", "chat", "-m", "why", "--store", NO_STORE],
-    "eval route, of a file that is not there": ["eval", "route", "--data", "{folder}/none"],
-    "eval cascade, of a file that is not there": ["eval", "cascade", "--data", "{folder}/none"],
+    "eval route, of a file that is not there": ["fit", "eval", "route", "--data", "{folder}/none"],
+    "eval cascade, of a file that is not there": ["fit", "eval", "cascade", "--data", "{folder}/none"],
 }
 FINDINGS = {
     "check, of a config with a mistake": ["check", "--config", "{folder}/bad.yaml"],
@@ -84,7 +85,7 @@ FINDINGS = {
     "policy lint, of a policy with a mistake": ["policy", "lint", "{folder}/policies"],
     "policy diff, of two policies": ["policy", "diff", str(SHIPPED / "chat.yaml"), str(SHIPPED / "batch.yaml")],
     "collect, with a prompt that gets no answer": [
-        *("collect", "--prompts", ROWS, "--out", "{folder}/out", "--base-url", "{upstream}", "--model", "m")
+        *("fit", "collect", "--prompts", ROWS, "--out", "{folder}/out", "--base-url", "{upstream}", "--model", "m")
     ],
 }
 QUIET = {
@@ -149,7 +150,7 @@ def test_every_command_is_held_to_its_codes_and_says_them(name: str, capsys: pyt
     assert HELP in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["cache", "purge", "--help"], ["train", "confidence", "--help"]])
+@pytest.mark.parametrize("argv", [["--help"], ["cache", "purge", "--help"], ["fit", "train", "confidence", "--help"]])
 def test_the_codes_are_said_at_every_level(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """By `tierline --help` and by what a command has below it."""
     assert _code(argv) == Exit.OK

@@ -301,9 +301,9 @@ def test_a_part_that_is_broken_is_not_said_to_be_left_out(text: str | None, says
     with copy.without("fit/datasets.py"):
         if text is not None:
             module.write_text(text)
-        help_, ran = copy.run([["--help"], ["collect", "--help"]])
+        help_, ran = copy.run([["--help"], ["fit", "collect", "--help"]])
         module.unlink(missing_ok=True)
-    assert "\n    collect  " in help_.out
+    assert "\n    fit  " in help_.out
     assert (ran.code, ran.out) == (2, "")
     assert ran.err.splitlines()[-1].startswith(says)
     assert "needs the part" not in ran.err

@@ -47,7 +47,7 @@ def test_a_rule_names_what_it_asks_for() -> None:
 
 
 def test_a_rule_is_shown_as_it_was_written() -> None:
-    """Headers, traces and `tierline calibrate` show and edit the author's own words."""
+    """Headers, traces and `tierline fit calibrate` show and edit the author's own words."""
     assert Expression.parse("easiest 40% of its kind\n  and tokens_in < 9").source.startswith(
         "easiest 40% of its kind and"
     )

@@ -253,7 +253,7 @@ def _counted(policy: Policy) -> str:
     """Return whose requests the quantiles of the surface's rules count, by kind."""
     traffic = policy.route.traffic
     if traffic is None:
-        return "of the classifier's reference prompts; `tierline calibrate --traffic` measures this surface's own"
+        return "of the classifier's reference prompts; `tierline fit calibrate --traffic` measures this surface's own"
     return f"of this surface's own requests: {', '.join(traffic.deciles)}; else of the classifier's reference prompts"
 
 

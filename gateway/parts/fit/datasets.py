@@ -2,7 +2,7 @@
 
     prompts  {"id", "dataset", "group", "prompt", "kind"?, "models": {name: {"correct": 0..1, "confidence"?,
               "cost_usd"?, "latency_ms"?, "tok_in"?, "tok_out"?, "logprobs"?, "top_logprobs"?, "finish_reason"?,
-              "answer"?, "agreement"?, "judge"?, "scorer"?}}}; `tierline collect` writes them
+              "answer"?, "agreement"?, "judge"?, "scorer"?}}}; `tierline fit collect` writes them
     pairs    {"a", "b", "same_answer", "dataset"?, "group"?}; `a` and `b` are questions or lists of messages
 
 Unknown keys are ignored; `correct` may be a fraction where answers were sampled or graded. To add a kind of row, write

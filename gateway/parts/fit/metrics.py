@@ -28,7 +28,7 @@ def apgr(score: Floats, small: Floats, large: Floats) -> float:
 
 
 def measure(examples: Sequence[Example], probability: Floats, fold: Folds) -> dict[str, Any]:
-    """Return the figures over all prompts ("all") and for each data set as JSON values, as `tierline eval route` does.
+    """Return the figures over all prompts ("all") and for each data set as JSON values, as `fit eval route` does.
 
     `probability` (examples, tiers), cheapest first, is P(right) of each tier by a fit without the example's fold. APGR
     pools the scores of all folds, as one classifier would have to rank them; it is left out where the large model is no

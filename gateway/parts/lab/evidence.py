@@ -221,7 +221,7 @@ def _thresholds(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
                 at,
                 f"{below:.1%} of {scores.total} scores of {tier!r} are below {threshold:g}, {outcome}: {scores}",
                 "T801",
-                f"write {new}, below which a fifth of them are, or let `tierline calibrate` choose",
+                f"write {new}, below which a fifth of them are, or let `tierline fit calibrate` choose",
                 (Edit(at, new),),
             )
 

@@ -83,7 +83,7 @@ def test_a_rule_that_asks_for_quantiles_is_shown_with_whose_they_are(
     assert main(["check", "--policies", str(policies)]) == 0
     out = capsys.readouterr().out
     assert "start    batch          local                        easiest 40% of its kind and tokens_in < 2000\n" in out
-    assert "quantile batch          of the classifier's reference prompts; `tierline calibrate --traffic` " in out
+    assert "quantile batch          of the classifier's reference prompts; `tierline fit calibrate --traffic` " in out
     traffic = "\n  traffic: {classifier: a0a0a0a, deciles: {chat: [0, 0, 0, 0, 0, 1, 1, 1, 1]}}\n"
     edit(file, "route:\n", f"route:{traffic}")
     assert main(["check", "--policies", str(policies)]) == 0

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from gateway.cli import main as cli
+from gateway.cli.actions import actions_of
 from gateway.cli.commands import CommandError, command_module, policy
 from gateway.cli.flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
+from gateway.parts import standard
 from policies.errors import ConfigError, Problem
 from tests.support.processes import children_cpu_s
 
@@ -129,7 +131,7 @@ def test_a_missing_extra_names_it(
         raise ModuleNotFoundError("No module named 'sklearn'", name="sklearn")
 
     monkeypatch.setattr(cli, "command_module", missing)
-    assert main(["train"]) == 2
+    assert main(["fit", "train"]) == 2
     assert "pip install 'tierline[train]'" in capsys.readouterr().err
 
 
@@ -176,14 +178,15 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
     monkeypatch.setenv("COLUMNS", "122")
     parser = cli._parser(name, command_module(name) if name else None)
     own = _subcommands(parser)[name] if name else parser
-    for action in policy.ACTIONS if name == "policy" else ():
-        policy.add_options(action, _subcommands(own)[action])
+    for action in actions_of(name) if name in ("policy", "fit") else ():
+        module_of = policy._module if name == "policy" else command_module
+        module_of(f"{name} {action}").add_options(_subcommands(own)[action])
     texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
     assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
     assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []
 
 
-@pytest.mark.parametrize("name", ["prices", "init", "collect", "learn", "train"])
+@pytest.mark.parametrize("name", ["prices", "init", "fit"])
 def test_the_prose_of_a_help_fits_a_narrow_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the command lines of examples, and what stands beside them, may be longer than 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -204,7 +207,7 @@ def test_a_file_that_cannot_be_written_is_a_line(tmp_path: Path, capsys: pytest.
 def test_labels_that_are_none_are_a_line(tmp_path: Path, row: object, capsys: pytest.CaptureFixture[str]) -> None:
     labels = tmp_path / "labels.jsonl"
     labels.write_text(json.dumps(row))
-    assert main(["learn", "--surface", "chat", "--labels", str(labels), "--out", str(tmp_path / "out")]) == 2
+    assert main(["fit", "learn", "--surface", "chat", "--labels", str(labels), "--out", str(tmp_path / "out")]) == 2
     assert capsys.readouterr().err.startswith(f"tierline: {labels} holds no labels")
 
 
@@ -223,3 +226,13 @@ def test_a_command_that_is_mistyped_is_named(argv: list[str], says: str, capsys:
         main(argv)
     assert stopped.value.code == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("old", "new"), standard.RENAMED.items())
+def test_a_renamed_command_tells_its_new_name(old: str, new: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The old name still runs it."""
+    with pytest.raises(SystemExit) as ended:
+        main([old, "--help"])
+    printed = capsys.readouterr()
+    assert ended.value.code == 0 and printed.out.startswith(f"usage: tierline {new} ")
+    assert printed.err == f"tierline: `{old}` is `{new}` now; the old name works in this release alone\n"

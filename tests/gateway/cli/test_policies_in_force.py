@@ -98,9 +98,9 @@ def test_thresholds_are_chosen_for_the_policy_in_the_store(there: Path, capsys: 
     (there / "rules" / "shop.yaml").write_text(chat(0.9).replace("surface: chat", "surface: shop"))
     (there / "labels.csv").write_text("prompt\n")
     ask = ["--target", "quality=0.9", "--data", str(there / "labels.csv"), *_where(there)]
-    assert main(["calibrate", "--surface", "shop", "--policies", str(there / "rules"), *ask]) == 2
+    assert main(["fit", "calibrate", "--surface", "shop", "--policies", str(there / "rules"), *ask]) == 2
     assert "has no surface 'shop'; it has batch, chat" in capsys.readouterr().err
-    assert main(["calibrate", "--surface", "chat", "--write", *ask]) == 2
+    assert main(["fit", "calibrate", "--surface", "chat", "--write", *ask]) == 2
     assert "so there is no file to write" in capsys.readouterr().err
 
 

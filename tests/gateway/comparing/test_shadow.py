@@ -171,7 +171,7 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
         assert ask(database, "SELECT count(*) FROM labels").fetchall() == [(0,)]
         rows = ask(database, "SELECT candidate, better, served.tier, shadow.tier FROM shadow_labels").fetchall()
     assert rows == [(candidate, "shadow", "local", "hosted")] * 2
-    arguments = ["learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "archive"), "--json"]
+    arguments = ["fit", "learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "archive"), "--json"]
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         assert await asyncio.to_thread(main, arguments) == 0

@@ -453,7 +453,7 @@ def test_a_head_that_cannot_be_read_is_a_problem_with_its_place(load: Load, tmp_
     [missing] = problems_of(load, HEADED)
     assert missing.startswith("4: tiers[0].backends[0].confidence_head:")
     assert "No such file" in missing
-    assert "tierline train confidence" in missing
+    assert "tierline fit train confidence" in missing
     file = write_head(tmp_path / "head.json", "small", whole=mean_scorer(0.25))
     file.write_text(file.read_text().replace("0.25", "0.75"))
     assert "SHA-256" in problems_of(load, HEADED)[0]

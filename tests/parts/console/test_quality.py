@@ -1,4 +1,4 @@
-"""Quality on the page Now: it is that of `tierline ledger`, by the answers that `tierline learn quality` reads."""
+"""Quality on the page Now: it is that of `tierline ledger`, by the answers that `tierline fit learn quality` reads."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def labelled(path: Path, *sets: str, telling: bool) -> Path:
 def test_what_sets_left_out_prove_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The whole answer tells, its first words do not: one part is there, with the figures of each set."""
     data, out = labelled(tmp_path / "rows.jsonl", "one", "other", telling=True), tmp_path / "scorer.json"
-    assert main(["train", "scorer", "--data", str(data), "--out", str(out), "--not-for", "chat", "--json"]) == 0
+    assert main(["fit", "train", "scorer", "--data", str(data), "--out", str(out), "--not-for", "chat", "--json"]) == 0
     measured = json.loads(capsys.readouterr().out)["left_out"]
     assert set(measured) == {"one", "other"}
     for one in measured.values():
@@ -48,12 +48,12 @@ def test_what_sets_left_out_prove_is_written(tmp_path: Path, capsys: pytest.Capt
     assert short is not None and long is not None and short > long
     assert scorer.p_right("When?", "At noon.", complete=True, kind="chat") is None
     sheet = json.loads(out.read_bytes())
-    assert sheet["command"].startswith("tierline train scorer --data rows.jsonl --out scorer.json")
+    assert sheet["command"].startswith("tierline fit train scorer --data rows.jsonl --out scorer.json")
 
 
 def test_what_is_no_better_than_chance_is_not_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is better than a number that says nothing."""
     data = labelled(tmp_path / "rows.jsonl", "one", "other", telling=False)
-    assert main(["train", "scorer", "--data", str(data), "--out", str(tmp_path / "scorer.json")]) == 2
+    assert main(["fit", "train", "scorer", "--data", str(data), "--out", str(tmp_path / "scorer.json")]) == 2
     assert "no better than chance" in capsys.readouterr().err
     assert not (tmp_path / "scorer.json").exists()

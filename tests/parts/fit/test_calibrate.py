@@ -1,4 +1,4 @@
-"""`tierline calibrate`, as a user runs it."""
+"""`tierline fit calibrate`, as a user runs it."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Calibrate:
     def _calibrate(target: str, *more: str) -> int:
         source = () if {"--data", "--ledger"} & set(more) else ("--data", "rows.jsonl")
         where = ("--config", "tierline.yaml", "--policies", "policies")
-        return main(["calibrate", "--surface", "chat", "--target", target, *source, *where, *more])
+        return main(["fit", "calibrate", "--surface", "chat", "--target", target, *source, *where, *more])
 
     return _calibrate
 
@@ -422,7 +422,17 @@ def test_traffic_alone_says_what_a_quantile_means(
     """No labels are needed. Kinds with few requests are left out, and a second measurement replaces the first."""
     monkeypatch.chdir(folder)
     policy_of(folder).write_text(QUANTILES)
-    command = ["calibrate", "--surface", "chat", "--config", "tierline.yaml", "--policies", "policies", "--write"]
+    command = [
+        "fit",
+        "calibrate",
+        "--surface",
+        "chat",
+        "--config",
+        "tierline.yaml",
+        "--policies",
+        "policies",
+        "--write",
+    ]
     write(folder / "ledger.jsonl", [*seen(101), *seen(99, "code"), *seen(400, surface="batch")])
     assert main([*command, "--traffic", "ledger.jsonl"]) == 0
     out = capsys.readouterr().out
@@ -474,7 +484,7 @@ def test_a_quantile_is_chosen_by_the_surfaces_own_traffic(
 @pytest.mark.parametrize("flags", [("--target", "quality=0.9"), ("--data", "rows.jsonl"), ()])
 def test_a_target_needs_labels_and_labels_a_target(folder: Path, flags: tuple[str, ...]) -> None:
     """Without either there must be traffic to measure."""
-    assert main(["calibrate", "--surface", "chat", "--policies", str(folder / "policies"), *flags]) == 2
+    assert main(["fit", "calibrate", "--surface", "chat", "--policies", str(folder / "policies"), *flags]) == 2
 
 
 def test_records_that_say_nothing_of_thresholds_are_left_out(
@@ -557,7 +567,7 @@ def test_what_the_gateway_records_can_be_calibrated(
     write(folder / "labels.jsonl", right)
     source = ["--ledger", str(folder / "ledger.jsonl"), "--labels", str(folder / "labels.jsonl")]
     where = ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies")]
-    command = ["calibrate", "--surface", "chat", "--target", "quality=0.95", *source, *where, "--json"]
+    command = ["fit", "calibrate", "--surface", "chat", "--target", "quality=0.95", *source, *where, "--json"]
     assert main(command) == 1  # twelve labels prove nothing
     said = json.loads(capsys.readouterr().out)
     assert said["n"] == 12 and said["missing"] > 0 and said["notes"] == []

@@ -1,4 +1,4 @@
-"""`tierline collect`, as a user runs it: a scripted model on a real socket is asked, graded and recorded."""
+"""`tierline fit collect`, as a user runs it: a scripted model on a real socket is asked, graded and recorded."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def write(path: Path, rows: Sequence[dict[str, Any]]) -> Path:
 
 def collect(upstream: Upstream, prompts: Path, out: Path, *more: str) -> int:
     where = ("--base-url", upstream.url, "--model", "tiny")
-    return main(["collect", "--prompts", str(prompts), "--out", str(out), "--concurrency", "1", *where, *more])
+    return main(["fit", "collect", "--prompts", str(prompts), "--out", str(out), "--concurrency", "1", *where, *more])
 
 
 def asked(upstream: Upstream) -> list[str]:
@@ -85,7 +85,7 @@ def test_a_backend_of_a_config_is_asked_with_what_it_sets(
     config, out = tmp_path / "tierline.yaml", tmp_path / "rows.jsonl"
     backend = f"{{base_url: '{model.url}', model: tiny, set: {{reasoning_effort: low}}, force: {{seed: 7}}}}"
     config.write_text(f"tiers: [{{name: local, backends: [{backend}]}}]\ncross_encoder: none\n")
-    named = ["collect", "--prompts", str(prompts), "--out", str(out), "--config", str(config), "--backend"]
+    named = ["fit", "collect", "--prompts", str(prompts), "--out", str(out), "--config", str(config), "--backend"]
     assert main([*named, "local"]) == 0
     for request in model.requests:
         assert request.body.items() >= {"model": "tiny", "reasoning_effort": "low", "seed": 7, "temperature": 0}.items()
@@ -193,7 +193,7 @@ def test_an_interrupted_run_keeps_its_answers(
     """It ends with 130 and says how much there is, in the background too; the answers so far are on disk."""
     out = tmp_path / "rows.jsonl.gz"
     model.on("Two").reply(fault=Fault.HANG_BEFORE_HEADERS)
-    command = [sys.executable, "-m", "gateway", "collect", "--prompts", str(prompts), "--out", str(out)]
+    command = [sys.executable, "-m", "gateway", "fit", "collect", "--prompts", str(prompts), "--out", str(out)]
     command += ["--base-url", model.url, "--model", "tiny", "--concurrency", "1"]
     with subprocess.Popen(ignoring([number], command), stderr=subprocess.PIPE, text=True) as process:
         model.wait_for(2, timeout_s=30)
@@ -355,7 +355,7 @@ def test_recorded_answers_are_judged_as_drafts_would_be(
 
 def test_a_url_needs_a_model(prompts: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Half an endpoint is a mistake in the command line."""
-    command = ["collect", "--prompts", str(prompts), "--out", str(tmp_path / "rows.jsonl"), "--model", "tiny"]
+    command = ["fit", "collect", "--prompts", str(prompts), "--out", str(tmp_path / "rows.jsonl"), "--model", "tiny"]
     assert main(command) == 2
     assert "--base-url and --model go together" in capsys.readouterr().err
 
@@ -365,7 +365,7 @@ def test_a_url_needs_a_model(prompts: Path, tmp_path: Path, capsys: pytest.Captu
 def test_the_shipped_model_is_started_for_the_purpose(prompts: Path, tmp_path: Path) -> None:
     """Without an endpoint the local model is served, asked and stopped."""
     out = tmp_path / "rows.jsonl.gz"
-    assert main(["collect", "--prompts", str(prompts), "--out", str(out), "--max-tokens", "8"]) == 0
+    assert main(["fit", "collect", "--prompts", str(prompts), "--out", str(out), "--max-tokens", "8"]) == 0
     with gzip.open(out, "rt") as file:
         first = json.loads(next(iter(file)))["models"]["smollm2-135m-instruct"]
     assert first["tok_out"] == len(first["logprobs"]) == len(first["top_logprobs"])

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.cli.commands import CommandError
 from gateway.measures.curves import Floats, auroc, calibration_error
-from gateway.parts.fit.commands import train
+from gateway.parts.fit.commands import fit_train
 from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.metrics import apgr
@@ -354,10 +354,10 @@ def test_auroc_counts_pairs() -> None:
 
 
 def command(*words: str) -> int:
-    """What `tierline train confidence` does with these words."""
+    """What `tierline fit train confidence` does with these words."""
     parser = argparse.ArgumentParser()
-    train.add_parser(parser.add_subparsers())
-    return train.run(parser.parse_args(["train", "confidence", *words]))
+    fit_train.add_options(parser)
+    return fit_train.run(parser.parse_args(["confidence", *words]))
 
 
 def rows_of(path: Path, made: list[LabelledAnswer]) -> Path:

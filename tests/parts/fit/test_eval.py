@@ -1,4 +1,4 @@
-"""`tierline eval`: the object it prints, what it says of the conditions, and how it refuses."""
+"""`tierline fit eval`: the object it prints, what it says of the conditions, and how it refuses."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def evaluate(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `tierline eval ... --json` and parses the one object on stdout."""
+    """Runs `tierline fit eval ... --json` and parses the one object on stdout."""
 
     def run(*arguments: str | Path) -> dict[str, Any]:
-        code = main(["eval", *map(str, arguments), "--json"])
+        code = main(["fit", "eval", *map(str, arguments), "--json"])
         captured = capsys.readouterr()
         assert code == 0, captured.err
         parsed = json.loads(captured.out)
@@ -66,7 +66,7 @@ def written(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def refusal(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     """What the command says as it fails with exit code 2."""
-    assert main(["eval", *map(str, arguments)]) == 2
+    assert main(["fit", "eval", *map(str, arguments)]) == 2
     return capsys.readouterr().err
 
 
@@ -151,7 +151,7 @@ def test_figures_on_what_an_artefact_was_trained_on_say_so(
 ) -> None:
     """They are no proof of anything, and nobody should take them for one."""
     pytest.importorskip("sklearn", reason="the train extra is not installed")
-    assert main(["train", "--data", str(SAMPLE), "--out", str(tmp_path / "own")]) == 0
+    assert main(["fit", "train", "--data", str(SAMPLE), "--out", str(tmp_path / "own")]) == 0
     capsys.readouterr()
     report = evaluate("route", "--data", SAMPLE, "--artefact", tmp_path / "own")
     assert any("was trained on routing_sample.jsonl" in note for note in report["notes"])
@@ -242,7 +242,7 @@ def test_equal_seeds_print_equal_objects(evaluate: Run) -> None:
 
 def test_the_tables_fit_a_hundred_columns(capsys: pytest.CaptureFixture[str], answers: Path) -> None:
     """Figures with their intervals, never folded; progress goes to stderr."""
-    assert main(["eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
+    assert main(["fit", "eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
     captured = capsys.readouterr()
     assert all(len(line) <= 100 for line in captured.out.splitlines())
     assert "random" in captured.out
@@ -257,7 +257,7 @@ def test_the_picture_is_a_png(capsys: pytest.CaptureFixture[str], answers: Path,
     pytest.importorskip("matplotlib", reason="the train extra is not installed")
     for data in (answers, SAMPLE):
         picture = tmp_path / f"{data.stem}.png"
-        assert main(["eval", "route", "--data", str(data), "--artefact", "static", "--plot", str(picture)]) == 0
+        assert main(["fit", "eval", "route", "--data", str(data), "--artefact", "static", "--plot", str(picture)]) == 0
         assert picture.read_bytes().startswith(b"\x89PNG")
         assert picture.stat().st_size > 20_000
 
@@ -270,7 +270,7 @@ def test_a_picture_that_cannot_be_written_costs_no_figures(
     """They took minutes, and are printed before it is drawn."""
     pytest.importorskip("matplotlib", reason="the train extra is not installed")
     nowhere = tmp_path / "nowhere" / "curve.png"
-    assert main(["eval", *command, "--data", str(answers), "--plot", str(nowhere)]) == 2
+    assert main(["fit", "eval", *command, "--data", str(answers), "--plot", str(nowhere)]) == 2
     captured = capsys.readouterr()
     assert "APGR" in captured.out
     assert "the picture cannot be written" in captured.err and str(nowhere) in captured.err
@@ -292,7 +292,7 @@ def test_fits_without_scikit_learn_are_refused(
     monkeypatch.setitem(sys.modules, "sklearn", None)
     for what in ("route", "cascade"):
         assert "pip install 'tierline[train]'" in refusal(capsys, what, "--data", answers)
-    assert main(["eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
+    assert main(["fit", "eval", "route", "--data", str(answers), "--artefact", "static"]) == 0
 
 
 def test_rows_without_a_confidence_are_counted(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

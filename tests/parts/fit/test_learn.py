@@ -1,4 +1,4 @@
-"""`tierline learn` from the ledger's files: what it proposes, what it refuses, and what it says of quality."""
+"""`tierline fit learn` from the ledger's files: what it proposes, what it refuses, and what it says of quality."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def archive(
 def learn(folder: Path, *words: str) -> int:
     """Run the command; return its exit code."""
     where = ["--surface", "chat", "--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies")]
-    return main(["learn", *(words[:1] if words and words[0] in ("quality", "export") else ()), *where,
+    return main(["fit", "learn", *(words[:1] if words and words[0] in ("quality", "export") else ()), *where,
                  *(words[1:] if words and words[0] in ("quality", "export") else words)])  # fmt: skip
 
 

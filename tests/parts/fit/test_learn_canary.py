@@ -1,4 +1,4 @@
-"""`learn: {apply: canary}`: what `tierline learn` starts by itself in a real registry, and what it refuses."""
+"""`learn: {apply: canary}`: what `tierline fit learn` starts by itself in a real registry, and what it refuses."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def learn(folder: Path, rows: list[dict[str, Any]], *more: str) -> int:
     file.write_bytes(b"\n".join(map(orjson.dumps, rows)))
     where = ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies")]
     out = str(folder / "policies" / "learned")
-    return main(["learn", "--surface", "chat", *where, "--labels", str(file), "--out", out, *more])
+    return main(["fit", "learn", "--surface", "chat", *where, "--labels", str(file), "--out", out, *more])
 
 
 def made_rows(count: int) -> list[dict[str, Any]]:
@@ -149,7 +149,7 @@ def test_a_proposal_starts_beside_what_it_was_made_from_and_nothing_else(server:
     assert state.live == base.version and state.rolling is not None
     assert (state.rolling.version, state.rolling.share) == (started["version"], 0.05)
     entry = in_registry(server, lambda registry: registry.history("chat"))[-1]
-    assert (entry.by, entry.message) == ("tierline learn", "APGR 0.6 against 0.5")
+    assert (entry.by, entry.message) == ("tierline fit learn", "APGR 0.6 against 0.5")
     with pytest.raises(CommandError, match="is being tried"):
         in_force(args, source)
     for word in ("rollback", "pause"):

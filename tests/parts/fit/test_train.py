@@ -1,4 +1,4 @@
-"""`tierline train`: its command line, ladders of more than two tiers, and figures that `tierline eval` gives too."""
+"""`tierline fit train`: its command line, ladders of more than two tiers, and figures that `fit eval` gives too."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_row_counts_only_if_every_tier_answered_it(tmp_path: Path, capsys: pyt
 
 
 def test_train_and_eval_agree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What the data sheet says of a classifier is what `tierline eval route` measures on the same data."""
+    """What the data sheet says of a classifier is what `tierline fit eval route` measures on the same data."""
     code, out, err = run(capsys, "train", "--data", SAMPLE, "--out", tmp_path / "x", "--seed", "4")
     assert code == 0, err
     sheet = json.loads((tmp_path / "x" / SHEET_FILE).read_text())["measured"]["datasets"]
@@ -174,7 +174,7 @@ def test_what_is_required_is_asked_for(
     """The classifier needs `--data` and `--out`; `confidence` has requirements of its own, and no others."""
     code, _, err = run(capsys, "train", *words)
     assert code == 2
-    described = " ".join(["tierline train", *(word for word in words[:1] if word == "confidence")])
+    described = " ".join(["tierline fit train", *(word for word in words[:1] if word == "confidence")])
     assert err.endswith(
         f"error: the following arguments are required: {missing}; `{described} --help` describes them\n"
     )
@@ -184,18 +184,18 @@ def test_help_tells_of_both(capsys: pytest.CaptureFixture[str]) -> None:
     """Each of the two is found from the other's name, with its own flags."""
     code, out, _ = run(capsys, "train", "--help")
     assert code == 0
-    assert out.startswith("usage: tierline train --data FILE... --out DIR [options]\n")
-    assert "tierline train confidence --data FILE... --model NAME --out FILE" in out
+    assert out.startswith("usage: tierline fit train --data FILE... --out DIR [options]\n")
+    assert "tierline fit train confidence --data FILE... --model NAME --out FILE" in out
     assert "--middle" in out
     code, out, _ = run(capsys, "train", "confidence", "--help")
     assert code == 0
-    assert out.startswith("usage: tierline train confidence [-h] --data")
+    assert out.startswith("usage: tierline fit train confidence [-h] --data")
     assert "--calibration" in out
     assert "--middle" not in out
 
 
 def test_confidence_is_trained_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`tierline train confidence` fits a head, and its mistakes are one line each like all others."""
+    """`tierline fit train confidence` fits a head, and its mistakes are one line each like all others."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(60):

@@ -1,4 +1,4 @@
-"""Training: what the artefact is made of, how it is measured, and `tierline train` around it."""
+"""Training: what the artefact is made of, how it is measured, and `tierline fit train` around it."""
 
 from __future__ import annotations
 
@@ -282,9 +282,22 @@ def test_a_question_is_told_from_its_choices() -> None:
 
 
 def test_the_command_trains_and_says_how_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`tierline train` writes a loadable artefact whose sheet holds the command, the pair and every file's hash."""
+    """`tierline fit train` writes a loadable artefact whose sheet holds the command, the pair and every file's hash."""
     out = tmp_path / "classifier"
-    command = ["train", "--data", str(SAMPLE), "--out", str(out), "--seed", "3", "--small", "tiny", "--note", "ours"]
+    command = [
+        "fit",
+        "train",
+        "--data",
+        str(SAMPLE),
+        "--out",
+        str(out),
+        "--seed",
+        "3",
+        "--small",
+        "tiny",
+        "--note",
+        "ours",
+    ]
     code = run_tierline(*command)
     output = capsys.readouterr()
     assert code == 0, output.err
@@ -292,7 +305,7 @@ def test_the_command_trains_and_says_how_well(tmp_path: Path, capsys: pytest.Cap
     assert "cross-validating" in output.err
     sheet = json.loads((out / SHEET_FILE).read_text())
     assert sheet["command"] == (
-        "tierline train --data routing_sample.jsonl --out classifier --embedding static --seed 3 --small tiny"
+        "tierline fit train --data routing_sample.jsonl --out classifier --embedding static --seed 3 --small tiny"
     )
     assert sheet["trained_on"][0] | {"sha256": ""} == {
         "file": "routing_sample.jsonl",
@@ -323,7 +336,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     """No traceback, and an exit code that says whose fault it is."""
     monkeypatch.chdir(tmp_path)
-    assert run_tierline("train", *arguments) == code
+    assert run_tierline("fit", "train", *arguments) == code
     error = capsys.readouterr().err
     assert message in error
     assert "Traceback" not in error

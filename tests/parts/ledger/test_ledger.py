@@ -215,7 +215,7 @@ def test_a_command_reads_what_it_is_asked_for(url: str, capsys: pytest.CaptureFi
 async def test_both_views_of_quality_are_one_estimate(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """`tierline ledger` reads the store, `tierline learn quality` its files: the same labels, the same figures."""
+    """`tierline ledger` reads the store, `tierline fit learn quality` its files: the same labels, the same figures."""
     store = RedisStore.from_url(url, slack=UNHURRIED)
     blobs = [orjson.dumps({"v": 1, **_label(f"req-{i}", float(i > 0), 1.0), "judged_at": float(i)}) for i in (0, 2)]
     await store.apply([Append(label.LABELS, blob, 10) for blob in blobs])
@@ -225,7 +225,7 @@ async def test_both_views_of_quality_are_one_estimate(
 
     def said() -> tuple[Any, Any]:
         of_store = _json(capsys, "--store", url)["quality"]
-        arguments = ["learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "ledger"), "--json"]
+        arguments = ["fit", "learn", "quality", "--surface", "chat", "--ledger", str(tmp_path / "ledger"), "--json"]
         assert main(arguments) == 0
         return of_store, orjson.loads(capsys.readouterr().out)["tiers"]
 

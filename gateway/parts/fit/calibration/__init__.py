@@ -1,1 +1,1 @@
-"""Turn labelled requests into thresholds whose claim holds with a stated confidence: `tierline calibrate`."""
+"""Turn labelled requests into thresholds whose claim holds with a stated confidence: `tierline fit calibrate`."""

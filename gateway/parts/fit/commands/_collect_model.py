@@ -1,4 +1,4 @@
-"""Ask the model of `tierline collect`, with retries, and grade its answers."""
+"""Ask the model of `tierline fit collect`, with retries, and grade its answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read and write the files of `tierline collect`: prompts with accepted answers, and the labelled rows.
+"""Read and write the files of `tierline fit collect`: prompts with accepted answers, and the labelled rows.
 
     {"id", "dataset", "group", "prompt", "answers": [...], "grade": "choice" | "number" | "text" | "yes_no"}
 

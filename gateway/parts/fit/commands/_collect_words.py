@@ -1,4 +1,4 @@
-"""Have a model judge the answers that labelled rows hold already: `tierline collect --judge`.
+"""Have a model judge the answers that labelled rows hold already: `tierline fit collect --judge`.
 
 It is asked for one token, as a policy's `escalate.judge` is, and its P(yes) becomes the answer's `judge`, which `train
 confidence` and `calibrate` read. Each word is appended to OUT.part at once; OUT, all rows with the words, is written at

@@ -1,4 +1,4 @@
-"""Read the policy that `tierline learn` starts from out of the registry, and start what it proposes as a canary."""
+"""Read the policy that `tierline fit learn` starts from out of the registry, and start what it proposes as a canary."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gateway.registry.registry import PolicyRegistry
     from policies.model import Policy
 
-AUTHOR: Final = "tierline learn"
+AUTHOR: Final = "tierline fit learn"
 """Who makes the change, in the audit trail."""
 
 

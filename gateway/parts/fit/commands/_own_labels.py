@@ -1,4 +1,4 @@
-"""Read the labels of one surface, and the feedback beside them, for `tierline learn`."""
+"""Read the labels of one surface, and the feedback beside them, for `tierline fit learn`."""
 
 from __future__ import annotations
 

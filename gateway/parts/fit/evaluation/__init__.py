@@ -1,1 +1,1 @@
-"""Evaluate routing on labelled prompts and the semantic cache on labelled pairs: `tierline eval`."""
+"""Evaluate routing on labelled prompts and the semantic cache on labelled pairs: `tierline fit eval`."""

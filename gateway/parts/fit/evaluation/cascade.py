@@ -1,4 +1,4 @@
-"""Evaluate asking the small model first and judging its answer: `tierline eval cascade`."""
+"""Evaluate asking the small model first and judging its answer: `tierline fit eval cascade`."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _check_confidence(data: LabelledPrompts) -> None:
     if without:
         raise DataError(
             f"{without} of {len(data.examples)} rows have no confidence (and no logprobs) for {data.pair()[0]}: "
-            "a cascade judges answers by their log-probabilities; use `tierline eval route`, or collect them"
+            "a cascade judges answers by their log-probabilities; use `tierline fit eval route`, or collect them"
         )
 
 
@@ -183,7 +183,7 @@ def after(examples: Sequence[Example], tokens: int) -> list[Example]:
     if without:
         raise DataError(
             f"{without} of {len(examples)} rows have no logprobs for the small model, which --prefix needs; "
-            "omit it, or collect them with `tierline collect`"
+            "omit it, or collect them with `tierline fit collect`"
         )
     return [replace(example, answers=(_cut(example.answers[0], tokens), *example.answers[1:])) for example in examples]
 

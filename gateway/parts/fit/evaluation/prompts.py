@@ -1,4 +1,4 @@
-"""Evaluate methods of routing on labelled prompts: what `tierline eval route` and `cascade` have in common."""
+"""Evaluate methods of routing on labelled prompts: what `tierline fit eval route` and `cascade` have in common."""
 
 from __future__ import annotations
 

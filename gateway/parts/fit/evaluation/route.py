@@ -1,4 +1,4 @@
-"""Evaluate choosing the model before any answer, by the difficulty classifier: `tierline eval route`."""
+"""Evaluate choosing the model before any answer, by the difficulty classifier: `tierline fit eval route`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Evaluate confidence heads on data sets that they were not fitted to: `tierline eval cascade --set-out`.
+"""Evaluate confidence heads on data sets that they were not fitted to: `tierline fit eval cascade --set-out`.
 
 Each data set in turn is left out whole, and judged by a fit to all the others. Beside what serves stands what it would
 have cost to carry the others' heads over to it.

@@ -1,4 +1,4 @@
-"""Run `tierline learn`: fit the classifier and the confidence heads to a surface's own judged traffic."""
+"""Run `tierline fit learn`: fit the classifier and the confidence heads to a surface's own judged traffic."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from rich.table import Table
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import (
-    Subparsers,
     add_command,
     add_config_flags,
     add_json_flag,
@@ -48,18 +47,17 @@ if TYPE_CHECKING:
     from gateway.parts.fit.learning.own_head import OwnHead
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `learn` to the command line."""
-    parser = add_command(subparsers, "learn")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `fit learn` its options."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=False)
     parser.set_defaults(action=None)
     _add_source(parser)
     parser.add_argument("--out", type=Path, metavar="DIR")
     add_seed_flag(parser)
     parser.add_argument("--store", metavar="URL")
-    quality = add_command(actions, "learn quality")
+    quality = add_command(actions, "fit learn quality")
     _add_source(quality)
-    export = add_command(actions, "learn export")
+    export = add_command(actions, "fit learn export")
     _add_source(export)
     export.add_argument("--chat", type=Path, required=True, metavar="FILE")
     export.add_argument("--tools", action="store_true")
@@ -192,7 +190,7 @@ def _write(
     from gateway.parts.fit.learning.own_artefact import save_own
     from gateway.parts.fit.training.sheet import Remade, data_sheet
 
-    again = ("tierline", "learn", "--surface", args.surface, "--out", str(args.out), "--seed", str(args.seed))
+    again = ("tierline", "fit", "learn", "--surface", args.surface, "--out", str(args.out), "--seed", str(args.seed))
     what = f"difficulty of the requests of {args.surface}: heads on top of another classifier, by {labels} own labels"
     facts = {"labels": labels, "measured": {"held_out": asdict(figures)}}
     notes = ("the figures are of a fit to the earlier labels alone; the numbers here are fitted to all of them",)

@@ -1,4 +1,4 @@
-"""Run `tierline calibrate`: choose a surface's thresholds from labelled requests, so that a target provably holds."""
+"""Run `tierline fit calibrate`: choose thresholds of a surface from labelled requests: a target provably holds."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import (
-    Subparsers,
-    add_command,
     add_config_flags,
     add_json_flag,
     add_state_flag,
@@ -50,9 +48,8 @@ from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel,
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `calibrate` to the command line."""
-    parser = add_command(subparsers, "calibrate")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `fit calibrate` its options."""
     parser.add_argument("--surface", required=True, metavar="NAME")
     parser.add_argument("--target", type=_target, metavar="TARGET")
     source = parser.add_mutually_exclusive_group()

@@ -1,4 +1,4 @@
-"""Run `tierline collect`: ask a model prompts whose answers are known, and record its graded answers as labels."""
+"""Run `tierline fit collect`: ask a model prompts whose answers are known, and record its graded answers as labels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.fields import with_set_fields
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import Subparsers, add_command, whole
+from gateway.cli.flags import whole
 from gateway.config.loader import load_deployment
 from gateway.exit_codes import Exit
 from gateway.parts.fit.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
@@ -40,9 +40,8 @@ _MAX_REPLY = 32 << 20
 _STDERR = Console(stderr=True)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `collect` to the command line."""
-    parser = add_command(subparsers, "collect")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `fit collect` its options."""
     parser.add_argument("--prompts", type=Path, required=True, metavar="FILE")
     parser.add_argument("--answers", type=Path, metavar="FILE")
     parser.add_argument("--base-url", type=_url, metavar="URL")

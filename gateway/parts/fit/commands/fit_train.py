@@ -1,4 +1,4 @@
-"""Run `tierline train [confidence | scorer]`: fit the difficulty classifier, a confidence head or an answer scorer."""
+"""Run `tierline fit train [confidence | scorer]`: fit the difficulty classifier, a confidence head or a scorer."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel,
 from routing.embedding.embedder import EmbedderUnavailable, load_embedder
 from routing.features import features_of_text
 
-_USAGE = """tierline train --data FILE... --out DIR [options]
-       tierline train confidence --data FILE... --model NAME --out FILE [options]
-       tierline train scorer --data FILE... --out FILE [options]"""
+_USAGE = """tierline fit train --data FILE... --out DIR [options]
+       tierline fit train confidence --data FILE... --model NAME --out FILE [options]
+       tierline fit train scorer --data FILE... --out FILE [options]"""
 
 _FAILURES = (ArtefactError, DataError, LibraryMissing, EmbedderUnavailable, OSError)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `train` and its subcommands to the command line."""
-    parser = add_command(subparsers, "train", usage=_USAGE)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `fit train` its options and subcommands."""
+    parser.usage = _USAGE
     parser.add_argument("--data", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="DIR")
     add_embedding_flag(parser)
@@ -83,13 +83,13 @@ def add_parser(subparsers: Subparsers) -> None:
     add_note_flag(parser)
     # Not `required`: argparse would then require --data and --out before a subcommand too.
     parser.set_defaults(train=_difficulty, refuse=parser.error, json=False)
-    others = parser.add_subparsers(title="other models to train", prog="tierline train")
+    others = parser.add_subparsers(title="other models to train", prog="tierline fit train")
     _add_confidence(others)
     _add_scorer(others)
 
 
 def _add_confidence(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "train confidence")
+    parser = add_command(subparsers, "fit train confidence")
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
@@ -107,7 +107,7 @@ def _add_confidence(subparsers: Subparsers) -> None:
 
 
 def _add_scorer(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "train scorer")
+    parser = add_command(subparsers, "fit train scorer")
     parser.add_argument(
         "--data", type=Path, nargs="+", required=True, metavar="FILE", help="labelled rows: JSON lines, plain or .gz"
     )
@@ -182,9 +182,8 @@ def _difficulty(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     if args.kinds_by_words:
         command.append("--kinds-by-words")
     facts = {"trained_on": data.sources, "small_accuracy": accuracy}
-    digest = save(
-        trained, args.out, data_sheet(what, facts, Remade.of("tierline train", args.data, args.out, command, args.note))
-    )
+    remade = Remade.of("tierline fit train", args.data, args.out, command, args.note)
+    digest = save(trained, args.out, data_sheet(what, facts, remade))
     done = [f"written to {args.out}, version {digest[:12]}"]
     title = f"APGR, {trained.metrics['folds']}-fold"
     return Report({}, [table_of_apgr(trained.metrics)], title=title, done=done, width=WIDE)
@@ -220,7 +219,7 @@ def _confidence(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             notes.append(f"the classifier was fitted on {name}: its estimates are better there than on new prompts")
     check = ("--check", *(path.name for path in args.check)) if args.check else ()
     options = ("--model", args.model, "--seed", str(args.seed), *calibration, *prior, *check)
-    remade = Remade.of("tierline train confidence", args.data, args.out, options, args.note)
+    remade = Remade.of("tierline fit train confidence", args.data, args.out, options, args.note)
     digest = save_head(head, args.out, data_sheet(what, facts, remade))
     values = {"model": args.model, "version": digest[:12], "prior": head.numbers["prior"], **facts, **head.metrics}
     done = [f"written to {args.out}, version {digest[:12]}"]
@@ -234,7 +233,7 @@ def _scorer(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     fitted = fit_scorer(answered, args.not_for, args.seed, on_progress)
     options = ["--seed", str(args.seed), "--at-most", str(args.at_most)]
     options += ["--not-for", *args.not_for] if args.not_for else []
-    remade = Remade.of("tierline train scorer", args.data, args.out, options, args.note)
+    remade = Remade.of("tierline fit train scorer", args.data, args.out, options, args.note)
     facts: dict[str, Any] = {
         "trained_on": [{"file": path.name, "sha256": file_digest(path)} for path in args.data],
         "answers": len(answered.right),

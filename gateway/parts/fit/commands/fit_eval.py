@@ -1,4 +1,4 @@
-"""Run `tierline eval route | cascade`: measure each on labelled data, with intervals."""
+"""Run `tierline fit eval route | cascade`: measure each on labelled data, with intervals."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ _ENCODERS = get_args(EmbedderKind)
 _FAILURES = (DataError, LibraryMissing, ArtefactError, EmbedderUnavailable, OSError)
 
 
-def add_parser(subparsers: Subparsers) -> None:
-    """Add `eval` and its subcommands to the command line."""
-    parser = add_command(subparsers, "eval")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Give the parser of `fit eval` its options and subcommands."""
     what = parser.add_subparsers(dest="what", required=True, metavar="route | cascade")
     for add in (_add_route, _add_cascade):
         add(what)
@@ -55,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_route(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "eval route")
+    parser = add_command(subparsers, "fit eval route")
     _add_data_flags(parser)
     tested = parser.add_mutually_exclusive_group()
     tested.add_argument(
@@ -71,7 +70,7 @@ def _add_route(subparsers: Subparsers) -> None:
 
 
 def _add_cascade(subparsers: Subparsers) -> None:
-    parser = add_command(subparsers, "eval cascade")
+    parser = add_command(subparsers, "fit eval cascade")
     _add_data_flags(parser)
     parser.add_argument(
         "--folds", type=whole(2), default=5, metavar="N", help="number of folds of the cross-validation (default: 5)"
