@@ -59,10 +59,10 @@ from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import Callers, LoopbackGuard
-from gateway.request.admission import Admission
+from gateway.request.admission import QuotaAdmission
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
-from gateway.seams import HitBoundNeeds, hit_bound_part
+from gateway.seams import AdmissionNeeds, HitBoundNeeds, admission_parts, hit_bound_part
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
@@ -164,6 +164,7 @@ def build(
     ceiling_usd = 0.0 if unknown == "refuse" else unknown.ceiling
     keys = _keys(deployment, store)
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
+    admission_needs = AdmissionNeeds(store, tiers, metrics)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -171,10 +172,14 @@ def build(
         guard=LoopbackGuard(deployment),
         callers=Callers(deployment.tenants, required=deployment.keys.required, identities=identities, keys=keys),
         keys=keys,
-        admission=Admission(leases, deployment.keys, metrics.limit_refused),
+        admission=QuotaAdmission(leases, deployment.keys, metrics.limit_refused),
         identities=identities,
         policies=policies,
-        sessions=SessionCounts(store, metrics.session_capped),
+        admissions=(
+            SessionCounts(store, metrics.session_capped),
+            HistorySummaries(store, tiers, metrics.summary_made),
+            *(layer for part in admission_parts() for layer in part.build_admissions(admission_needs)),
+        ),
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,
@@ -188,7 +193,6 @@ def build(
         kept_calls=calls,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),
-        histories=HistorySummaries(store, tiers, metrics.summary_made),
         comparer=comparer,
         shadows=shadows,
         cache=cache,
@@ -409,8 +413,8 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     }
     for name, task in tasks.items():
         yield Managed(name, task.start, task.aclose)
-    yield Managed("summaries", None, steps.histories.aclose)
-    yield Managed("sessions", None, steps.sessions.aclose)
+    for admission in steps.admissions:
+        yield Managed(admission.name, None, admission.aclose)
     yield Managed("write-behind", steps.write_behind.start, steps.write_behind.aclose)
     yield Managed("coalescer", steps.coalescer.start, steps.coalescer.aclose)
     yield Managed("identities", partial(_start_identities, steps), None)

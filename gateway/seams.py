@@ -12,14 +12,17 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     hit_bound   `HitBoundPart`. Its `build` makes the `cache.semantic.hit_bound.HitBound` of a worker: it sets the score
                 from which semantic hits are served, and learns from those that were wrong. Its other functions say,
                 with the store alone, what the workers' bounds have published. Not stable yet.
+    admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
+                through which each chat passes, once its policy and its limits are known and before the pipeline: they
+                refuse it, or change it. Not stable yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from gateway.parts.standard import provider
+from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from cache.semantic.cross_encoder import CrossEncoder
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
-    from gateway.tiers import Endpoint
+    from gateway.request.context import RequestContext
+    from gateway.telemetry.metrics import Metrics
+    from gateway.tiers import Endpoint, Tier
     from routing.embedding.embedder import PublicEncoder
 
 
@@ -74,3 +79,41 @@ class HitBoundPart(Protocol):
 def hit_bound_part() -> HitBoundPart | None:
     """Return what bounds wrong hits; None where this installation has no such part."""
     return cast("HitBoundPart | None", provider("hit_bound"))
+
+
+class AdmissionNeeds(NamedTuple):
+    """What the core gives those that let chats in. `tiers` are those of the config, by their names."""
+
+    store: Store
+    tiers: Mapping[str, Tier]
+    metrics: Metrics
+
+
+class Admission(Protocol):
+    """A layer of `gateway.http.exchange`, one for a worker. Its `aclose` is awaited at the close."""
+
+    @property
+    def name(self) -> str:
+        """What the lifecycle calls it."""
+
+    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
+        """Return the request as the next layer gets it, which may take a while; None if it stays as it is.
+
+        It or what is awaited raises ApiError for a request that is not let in. What is to be done at the request's end
+        goes to `request.trace.then`.
+        """
+
+    async def aclose(self) -> None:
+        """Finish what requests have left to be done."""
+
+
+class AdmissionPart(Protocol):
+    """The functions of a module that provides `admission`."""
+
+    def build_admissions(self, needs: AdmissionNeeds) -> Sequence[Admission]:
+        """Return a worker's layers, in the order in which requests pass them."""
+
+
+def admission_parts() -> Sequence[AdmissionPart]:
+    """Return what lets chats in, besides the limits of those who send them."""
+    return cast("Sequence[AdmissionPart]", providers("admission"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
     from gateway.comparing.comparer import Comparer
-    from gateway.comparing.history import HistorySummaries
     from gateway.comparing.shadow import ShadowRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.keys.identities import Identities
     from gateway.keys.known_keys import KnownKeys
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.admission import Admission
+    from gateway.request.admission import QuotaAdmission
     from gateway.request.load_shedding import LoadShedder
-    from gateway.request.session_caps import SessionCounts
+    from gateway.seams import Admission
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Tier
@@ -62,15 +61,15 @@ class Steps(AnswerSteps):
     guard: LoopbackGuard
     callers: Callers
     keys: KnownKeys
-    admission: Admission
+    admission: QuotaAdmission
     identities: Identities
     policies: Policies
-    sessions: SessionCounts
+    admissions: Sequence[Admission]
+    """What else lets a chat in, in this order; see `gateway.seams`."""
     kept_responses: KeptResponses
     kept_calls: KeptCalls
     conversations: Conversations
     background: BackgroundRuns
-    histories: HistorySummaries
     comparer: Comparer
     shadows: ShadowRunner
     cache: ResponseCache

@@ -28,14 +28,14 @@ from gateway.chat.usage import Usage
 from gateway.comparing.model_call import call_model, text_of_answer
 from gateway.comparing.room import is_quiet
 from gateway.off_loop import off_loop
-from gateway.request.shortened import with_summary
+from gateway.request.shortened import with_shorter_input, with_summary
 from gateway.telemetry import names
 from routing.conversation import Recent
 from routing.features import room_needed
 from routing.shortening import history_span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from cache.store.base import Store
     from gateway.request.context import RequestContext
@@ -55,7 +55,9 @@ _BEGIN: Final = "Summary of what came before, which is left out here:\n"
 
 
 class HistorySummaries:
-    """The summaries that one worker makes and uses."""
+    """The summaries that one worker makes and uses, and all else that makes input shorter: an `Admission`."""
+
+    name: Final = "shorter input"
 
     def __init__(self, store: Store, tiers: Mapping[str, Tier], paid: Callable[[str, float], None]) -> None:
         """Call `paid` with the surface and the cost in US dollars of each summary that was asked for."""
@@ -66,6 +68,14 @@ class HistorySummaries:
         self._seen: Recent[dict[str, Any]] = Recent(_MOST)
         self._tried: Recent[bool] = Recent(_MOST)
         self._making: dict[str, asyncio.Task[None]] = {}
+
+    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
+        """See `Admission`: return the request with shorter input where its policy says so."""
+        rules = request.policy.input
+        return None if rules is None else self._enter(request, rules)
+
+    async def _enter(self, request: RequestContext, rules: InputRules) -> RequestContext:
+        return await with_shorter_input(await self.shortened(request, rules), rules)
 
     async def shortened(self, request: RequestContext, rules: InputRules) -> RequestContext:
         """Return a request with its summary, if there is one; have the next one made where what is sent is long."""

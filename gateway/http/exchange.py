@@ -36,7 +36,6 @@ from gateway.request.context import Client, ClientGone
 from gateway.request.options import known_headers
 from gateway.request.reply import QUIET_S, is_sign_of_life
 from gateway.request.session import user_of
-from gateway.request.shortened import with_shorter_input
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
@@ -247,10 +246,9 @@ class Exchange(BaseExchange):
         if self._prepares:
             await self._prepare(request)
             return None
-        if (caps := request.policy.session) is not None and not request.options.cache.only_if_cached:
-            request = await steps.sessions.enter(request, caps)
-        if (rules := request.policy.input) is not None:
-            request = await with_shorter_input(await steps.histories.shortened(request, rules), rules)
+        for admission in steps.admissions:
+            if (entering := admission.enter(request)) is not None:
+                request = await entering
         if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
         await self._accepted(request)

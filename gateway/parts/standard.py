@@ -124,6 +124,12 @@ def provider(seam: str) -> ModuleType | None:
     return None if part is None else import_module(f"{_PACKAGE}.{part.name}.part")
 
 
+def providers(seam: str) -> list[ModuleType]:
+    """Return the modules that have the functions of a seam which several parts may provide, in their order."""
+    installed = [part.name for part in PARTS if seam in part.provides and part.installed]
+    return [import_module(f"{_PACKAGE}.{name}.part") for name in installed]
+
+
 def absent(what: str, part: StandardPart) -> str:
     """Return what to tell whoever uses something of a part that this installation lacks."""
     return f"{what} needs the part {part.name}, which is not installed: pip install {part.distribution}"

@@ -68,7 +68,7 @@ class Cost(NamedTuple):
     """At least `reserved`."""
 
 
-class Admission:
+class QuotaAdmission:
     """Let the requests of one worker in."""
 
     def __init__(self, leases: QuotaLeases, config: KeysConfig, refused: Refused) -> None:
@@ -164,7 +164,7 @@ class Holding:
 
     def __init__(
         self,
-        admission: Admission,
+        admission: QuotaAdmission,
         trace: Trace,
         ledger: Ledger,
         rates: tuple[Account, ...],
@@ -256,7 +256,7 @@ class Holding:
         return self.money
 
     def unknown(self, what: str) -> int:
-        """Return what a call of unknown price counts as; see `Admission.unknown`. 0 without a budget."""
+        """Return what a call of unknown price counts as; see `QuotaAdmission.unknown`. 0 without a budget."""
         return self._admission.unknown(what) if self.money else 0
 
     def with_tool(self, what: str) -> int:

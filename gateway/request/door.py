@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Limits
     from gateway.keys.records import Caller
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.admission import Admission
+    from gateway.request.admission import QuotaAdmission
     from gateway.request.load_shedding import LoadShedder
 
 _CHECKED_EACH_S: Final = 1.0
@@ -67,7 +67,7 @@ class Door:
     """Let in the connections of one worker."""
 
     def __init__(
-        self, gate: LoadShedder, guard: LoopbackGuard, callers: Callers, admission: Admission, limits: Limits
+        self, gate: LoadShedder, guard: LoopbackGuard, callers: Callers, admission: QuotaAdmission, limits: Limits
     ) -> None:
         self._gate = gate
         self._guard = guard

@@ -23,7 +23,7 @@ from gateway.keys.records import KeyRecord, caller_of
 from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.terms import NO_TERMS, Terms
 from gateway.request.access import Callers
-from gateway.request.admission import Admission, Cost
+from gateway.request.admission import Cost, QuotaAdmission
 from gateway.request.session import user_of
 from gateway.telemetry import names
 from gateway.telemetry.charge_journal import ChargeJournal
@@ -44,7 +44,7 @@ async def microseconds(journal: ChargeJournal, *, per_user: bool) -> float:
     rates = Terms(requests_per_minute=_MOST, tokens_per_minute=_MOST, concurrent=_MOST)
     terms = Terms.model_validate({**rates.plain(), "budgets": [{"usd": 1e6}]})
     callers = Callers({"acme": TenantConfig(key_digests=(key_digest(b"key-of-acme"),))})
-    admission = Admission(QuotaLeases(NoStore()), KeysConfig(), lambda *_: None)
+    admission = QuotaAdmission(QuotaLeases(NoStore()), KeysConfig(), lambda *_: None)
     admission.journal = journal
     caller = caller_of(KeyRecord("k_1", "", "acme", terms=terms, per_user=rates if per_user else NO_TERMS))
     cost, best = Cost(1000, 2000, 100_000), float("inf")

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from gateway.backends.script import ToolCall
+from gateway.comparing.history import HistorySummaries
 from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
 from tests.integration.test_shorter_input import LONG, PATHS, conversation
+from tests.support.app import InProcess
 from tests.support.ask import record_at
 from tests.support.store import LocalStore
 from tests.support.strict_chat import Say
@@ -37,12 +39,17 @@ async def turn(world: CachingWorld, api: str, surface: str, turns: int) -> Any:
     return reply
 
 
+def summaries_of(app: InProcess) -> HistorySummaries:
+    """The worker's summaries."""
+    return next(layer for layer in app.steps.admissions if isinstance(layer, HistorySummaries))
+
+
 async def made(world: CachingWorld) -> None:
     """Returns once no summary is being made."""
     async with asyncio.timeout(10):
         while True:
             await asyncio.sleep(0.02)
-            if not world.app.steps.histories._making:
+            if not summaries_of(world.app)._making:
                 break
 
 
@@ -115,7 +122,7 @@ async def test_conversations_of_one_name_have_summaries_of_their_own(world: Cach
 async def test_another_worker_finds_it_and_another_conversation_does_not(world: CachingWorld) -> None:
     """It is in the store, by the conversation's name and a hash of what it stands for."""
     await turn(world, "chat", "chat", 8)
-    histories = world.app.steps.histories
+    histories = summaries_of(world.app)
     histories._seen = type(histories._seen)(8)
     await turn(world, "chat", "chat", 9)
     assert SAID in sent_for_agent(world, "chat")[-1]

@@ -15,7 +15,7 @@ from gateway.cascade.budget_steering import turn
 from gateway.quotas.accounts import Account, OwnerAccounts
 from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.terms import Terms
-from gateway.request.admission import Admission, Holding
+from gateway.request.admission import Holding, QuotaAdmission
 from gateway.request.context import Client
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -43,7 +43,7 @@ async def held_back(leases: QuotaLeases, account: Account, waiting: int = 0, **m
     trace, began = Trace(names.REQUEST), time.monotonic()
     rules = policy({"wait": "3s"}, load={"priority": "batch", "max_waiting": 1}, **more)
     request = SimpleNamespace(policy=rules, budget_s=lambda: 10.0, client=Client(None, 1.0), trace=trace)
-    hold = Holding(cast(Admission, SimpleNamespace(leases=leases)), trace, Ledger("r"), (), (account,))
+    hold = Holding(cast(QuotaAdmission, SimpleNamespace(leases=leases)), trace, Ledger("r"), (), (account,))
     await turn(cast(Any, request), hold, {"chat": waiting})
     return time.monotonic() - began, trace
 
