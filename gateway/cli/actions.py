@@ -7,6 +7,7 @@ Each action is a command of its own in help.toml, such as `policy lint`, and a m
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -38,6 +39,15 @@ def add_actions(
     actions.module_of = lambda name: module_of(f"{command} {name}")
     for name in actions_of(command):
         add_command(actions, f"{command} {name}")
+
+
+def add_options_of_actions(parser: argparse.ArgumentParser) -> None:
+    """Give every action that `add_actions` added to a parser its options; those that lack a package stay without."""
+    for actions in parser._actions:
+        if isinstance(actions, _LazyActions):
+            for name, chosen in actions.choices.items():
+                with contextlib.suppress(ImportError):
+                    actions.module_of(name).add_options(chosen)
 
 
 class _LazyActions(argparse._SubParsersAction):  # type: ignore[type-arg]  # not subscriptable at run time

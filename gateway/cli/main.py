@@ -17,10 +17,11 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import Any, Final, NoReturn
 
+from gateway.cli.actions import add_options_of_actions
 from gateway.cli.commands import CommandError, command_module, help_texts
 from gateway.exit_codes import HELP, Exit
 from gateway.parts import standard
@@ -152,6 +153,24 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
             module.add_parser(subparsers)
         else:
             subparsers.add_parser(name, add_help=False)
+    return parser
+
+
+def whole_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line with all commands that this installation has, and their actions.
+
+    A command that needs a package which is not installed is there without its options. It takes a second to import all.
+    """
+    parser = _parser(None, None)
+    (subparsers,) = parser._subparsers._group_actions  # type: ignore[union-attr]  # argparse has no public name for them
+    assert isinstance(subparsers, argparse._SubParsersAction)  # noqa: S101
+    subparsers.help = None  # readers of parsers take what has no help to be hidden
+    for name in COMMANDS:
+        with suppress(ImportError):
+            module = command_module(name)
+            del subparsers.choices[name]
+            module.add_parser(subparsers)
+            add_options_of_actions(subparsers.choices[name])
     return parser
 
 

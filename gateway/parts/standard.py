@@ -47,7 +47,7 @@ class StandardPart(NamedTuple):
 
 
 PARTS: Final = (
-    StandardPart("local", "on this machine", ("up", "init", "demo"), ("fit collect",), ("local_model",)),
+    StandardPart("local", "on this machine", ("up", "init", "demo", "completion"), ("fit collect",), ("local_model",)),
     StandardPart(
         "ledger",
         "records and money",
