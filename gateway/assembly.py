@@ -33,12 +33,9 @@ from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.budget_steering import MeasuredCaps
-from gateway.cascade.daily_budget import DailyBudget
-from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
-from gateway.cascade.verifying import Verifiers
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.history import HistorySummaries
 from gateway.comparing.shadow import ShadowRunner
@@ -62,7 +59,15 @@ from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.admission import QuotaAdmission
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.session_caps import SessionCounts
-from gateway.seams import AdmissionNeeds, HitBoundNeeds, admission_parts, hit_bound_part
+from gateway.seams import (
+    AdmissionNeeds,
+    HitBoundNeeds,
+    VerifierNeeds,
+    admission_parts,
+    build_successor,
+    build_verifier,
+    hit_bound_part,
+)
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
@@ -139,7 +144,8 @@ def build(
         embedder, deployment.embedding.kind, None if models.cross_encoder is None else models.cross_encoder.vectors
     )
     kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
-    verifiers = Verifiers(question_embedder.cosine, _draft_judge(tiers, store), deployment.answer_scorer)
+    verifier = build_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
+    successor = build_successor(tiers)
     comparer = Comparer(
         tiers,
         store,
@@ -147,14 +153,14 @@ def build(
         embedder,
         metrics.answers_compared,
         keep=deployment.telemetry.keep,
-        scorer=deployment.answer_scorer,
+        verifier=verifier,
     )
     router = Router(tiers, classifiers, MeasuredCaps(store, tiers), question_embedder.turns)
     shadows = ShadowRunner(
         policies,
         tiers,
         router,
-        verifiers,
+        verifier,
         store,
         telemetry,
         metrics.shadow_ended,
@@ -185,7 +191,7 @@ def build(
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache),
         router=router,
-        cascade=CascadeRunner(tiers, hedge_budgets, verifiers),
+        cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor),
         write_behind=WriteBehind(
             cache, telemetry, Finalizer(policies, tiers, hedge_budgets, ceiling_usd), comparer, shadows
         ),
@@ -218,11 +224,6 @@ def _models(deployment: Deployment) -> _Models:
         Verifier.load(shipped_verifier(kind)),
         None if folder is None else CrossEncoder.load(folder),
     )
-
-
-def _draft_judge(tiers: Mapping[str, Tier], store: Store) -> DraftJudge:
-    tier_of = {endpoint.config.name: tier.name for tier in tiers.values() for endpoint in tier.endpoints}
-    return DraftJudge(endpoints_of(tiers), tier_of, DailyBudget(store))
 
 
 def _telemetry(

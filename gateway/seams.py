@@ -15,6 +15,10 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
+    verifier    `VerifierPart`. Its `build_verifier` makes the `gateway.cascade.verifier.AnswerVerifier` of a worker: it
+                says how sure a draft is whose log-probabilities do not. Not stable yet.
+    successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.streaming.StreamSuccessor` of a
+                worker, which continues streams that break. Without, they end with an error. Not stable yet.
 """
 
 from __future__ import annotations
@@ -30,6 +34,9 @@ if TYPE_CHECKING:
     from cache.semantic.cross_encoder import CrossEncoder
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
+    from gateway.cascade.streaming import StreamSuccessor
+    from gateway.cascade.verifier import AnswerVerifier
+    from gateway.config.schema import Deployment
     from gateway.request.context import RequestContext
     from gateway.telemetry.metrics import Metrics
     from gateway.tiers import Endpoint, Tier
@@ -117,3 +124,39 @@ class AdmissionPart(Protocol):
 def admission_parts() -> Sequence[AdmissionPart]:
     """Return what lets chats in, besides the limits of those who send them."""
     return cast("Sequence[AdmissionPart]", providers("admission"))
+
+
+class VerifierNeeds(NamedTuple):
+    """What the core gives a verifier of drafts."""
+
+    deployment: Deployment
+    store: Store
+    tiers: Mapping[str, Tier]
+    cosine: Callable[[str, str], float | None]
+    """Compares two texts by meaning, -1..1; None where that would take too long."""
+
+
+class VerifierPart(Protocol):
+    """The functions of the module that provides `verifier`."""
+
+    def build_verifier(self, needs: VerifierNeeds) -> AnswerVerifier:
+        """Return a worker's verifier of drafts."""
+
+
+class SuccessorPart(Protocol):
+    """The functions of the module that provides `successor`."""
+
+    def build_successor(self, tiers: Mapping[str, Tier]) -> StreamSuccessor:
+        """Return what continues a worker's broken streams."""
+
+
+def build_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:
+    """Return a worker's verifier of drafts; None where this installation has no such part."""
+    part = cast("VerifierPart | None", provider("verifier"))
+    return None if part is None else part.build_verifier(needs)
+
+
+def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
+    """Return what continues a worker's broken streams; None where this installation has no such part."""
+    part = cast("SuccessorPart | None", provider("successor"))
+    return None if part is None else part.build_successor(tiers)

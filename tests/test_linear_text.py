@@ -42,6 +42,7 @@ TEXT = (
     "cache.text",
     "cache.semantic",
     "cache.planning",
+    "gateway.parts.agents",
     "gateway.parts.hit_audits",
     "routing",
     "gateway.dialects",

@@ -32,10 +32,9 @@ from gateway.cascade.call import BackendCall, backend_request
 from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
 from gateway.cascade.ignored_fields import ignored_fields
 from gateway.cascade.output_room import MOST_LOWERED, fitted, lowered
-from gateway.cascade.sampling import Samples
 from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream
-from gateway.cascade.verifying import HeldDraft, Verifiers
+from gateway.cascade.verifier import HeldDraft
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
@@ -50,6 +49,8 @@ from routing.confidence.judge import Assessment, Evidence
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Doubt
+    from gateway.cascade.streaming import StreamSuccessor
+    from gateway.cascade.verifier import AnswerVerifier, BesideDraft
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot, Tier
@@ -88,8 +89,8 @@ class AttemptRun:
     """Make one attempt of a request, after those in `before`, beside its `rivals`: call `run()` once.
 
     `takes_over` returns whether a stronger tier would take over if a draft were rejected with that much time left.
-    `verifiers` say how sure a draft is that has no log-probabilities. `owed` returns the completion tokens that a call
-    of a tier is charged if its answer is never known.
+    `verifier` says how sure a draft is that has no log-probabilities. `owed` returns the completion tokens that a call
+    of a tier is charged if its answer is never known. `successor` continues a committed stream that breaks.
     """
 
     request: RequestContext
@@ -98,8 +99,9 @@ class AttemptRun:
     takes_over: Callable[[Left], bool]
     before: Collection[AttemptResult] = ()
     rivals: Collection[AttemptRun] = ()
-    verifiers: Verifiers | None = None
+    verifier: AnswerVerifier | None = None
     owed: Callable[[RequestContext, str], int] | None = None
+    successor: StreamSuccessor | None = None
     lost: bool = False
     """Whether another attempt's answer was served, so that a cancellation does not mean that the client left."""
     slot: Slot | None = None
@@ -107,7 +109,7 @@ class AttemptRun:
     _doubt: Doubt | None = None
     _lowered: bool = False
     """Whether the limit of the reply is lower than the request's own."""
-    _samples: Samples | None = None
+    _beside: BesideDraft | None = None
     _hop: Hop = field(init=False)
     _machine: AttemptMachine = field(init=False)
 
@@ -115,7 +117,7 @@ class AttemptRun:
         """Return the result. Raises only CancelledError: the client has left, or another attempt was faster."""
         request, attempt = self.request, self.attempt
         tier, stream = self.tiers[attempt.tier], request.features.stream
-        verifiers = self.verifiers
+        verifier = self.verifier
         limit_s = attempt.ttft_timeout_s if stream else attempt.timeout_s
         described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000}
         hop = self._hop = request.trace.begin(names.ATTEMPT, described)
@@ -131,7 +133,7 @@ class AttemptRun:
         except asyncio.CancelledError:
             self._cancelled()
             raise
-        samples: Samples | None = None
+        beside: BesideDraft | None = None
         try:
             with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, self._owes) as call:
                 endpoint = slot.endpoint
@@ -150,7 +152,7 @@ class AttemptRun:
                     stream=stream,
                     watches=config.watch_drafts,
                     queued_s=slot.queued_s,
-                    verify_s=verifiers.takes_s(request.policy, endpoint) if verifiers is not None and stream else 0.0,
+                    verify_s=verifier.takes_s(request.policy, endpoint) if verifier is not None and stream else 0.0,
                 )
                 if endpoint.lengths.known:
                     body = fitted(request, endpoint)
@@ -165,10 +167,9 @@ class AttemptRun:
                     alternatives=endpoint.alternatives or 1,
                     endpoint=endpoint,
                 )
-                if verifiers is not None and request.policy.escalate.agreement is not None:
-                    samples = self._samples = verifiers.samples(request, attempt, endpoint, self._machine.limit_s)
-                    if samples is not None:
-                        samples.owes = self._owes
+                if verifier is not None and request.policy.escalate.agreement is not None:
+                    beside = verifier.beside(request, attempt, endpoint, self._machine.limit_s, self._owes)
+                    self._beside = beside
                 try:
                     return await self._answered(call, asked, stream=stream)
                 except BackendError as error:
@@ -179,8 +180,8 @@ class AttemptRun:
                     call.close("lost" if self.lost else "cancelled")
                     raise
         finally:
-            if samples is not None:
-                await samples.aclose()
+            if beside is not None:
+                await beside.aclose()
 
     async def _acquire(self, tier: Tier, limit_s: float) -> Slot:
         """Return a slot of the tier, if possible not at an endpoint that failed or that a rival has."""
@@ -357,7 +358,7 @@ class AttemptRun:
         if not isinstance(step, Commit):
             raise AssertionError(f"a stream that is held no more is to be committed or rejected, not {step}")
         call.keep_open()
-        stream = LiveStream(request, attempt, call, held, self.tiers, strip=asked.ask_logprobs)
+        stream = LiveStream(request, attempt, call, held, self.successor, strip=asked.ask_logprobs)
         return self._result(step.outcome, call, stream)
 
     async def _judge_held(self, state: StreamState, held: Sequence[Event], endpoint: Endpoint) -> Commit | Reject:
@@ -375,12 +376,11 @@ class AttemptRun:
 
     async def _verified(self, evidence: Evidence, endpoint: Endpoint) -> Evidence:
         """Return the evidence with what a verifier says, if it is one of those that the policy asks first."""
-        policy, verifiers = self.request.policy, self.verifiers
-        if verifiers is None or (evidence.logprobs and policy.escalate.verify[0] == "logprobs"):
+        policy, verifier = self.request.policy, self.verifier
+        if verifier is None or (evidence.logprobs and policy.escalate.verify[0] == "logprobs"):
             return evidence
-        return await verifiers.verified(
-            evidence, HeldDraft(self.request, self._machine, self._hop, self._samples), endpoint
-        )
+        draft = HeldDraft(self.request, self._machine, self._hop, self._beside)
+        return await verifier.verify(evidence, draft, endpoint)
 
     def _evidence(self, state: StreamState) -> Evidence:
         request = self.request

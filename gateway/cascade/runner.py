@@ -29,7 +29,8 @@ from routing.decide import NoTierError, needs
 if TYPE_CHECKING:
     from gateway.backends.refusals import Verdict
     from gateway.cascade.router import Routed, Router
-    from gateway.cascade.verifying import Verifiers
+    from gateway.cascade.streaming import StreamSuccessor
+    from gateway.cascade.verifier import AnswerVerifier
     from gateway.request.admission import Cost, Holding
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
@@ -53,11 +54,19 @@ class Served:
 class CascadeRunner:
     """Create the cascade of each request of one worker: step 9."""
 
-    def __init__(self, tiers: Mapping[str, Tier], hedge_budgets: HedgeBudgets, verifiers: Verifiers) -> None:
-        """Use these tiers. `verifiers` say how sure drafts are that have no log-probabilities."""
+    def __init__(
+        self,
+        tiers: Mapping[str, Tier],
+        hedge_budgets: HedgeBudgets,
+        verifier: AnswerVerifier | None = None,
+        successor: StreamSuccessor | None = None,
+    ) -> None:
+        """Use these tiers. `verifier` says how sure drafts are that have no log-probabilities, `successor` continues
+        streams that break."""
         self.tiers = tiers
         self.hedge_budgets = hedge_budgets
-        self.verifiers = verifiers
+        self.verifier = verifier
+        self.successor = successor
         self.expected = ExpectedCosts(tiers)
         self._held_back: dict[str, int] = {}
 
@@ -214,10 +223,17 @@ class CascadeRun:
             self._running.clear()
 
     def _attempt(self, attempt: Attempt) -> AttemptRun:
-        tried, running, runner = self._tried.values(), self._running.values(), self._runner
-        takes_over = self._cascade.takes_over
+        runner = self._runner
         return AttemptRun(
-            self._request, runner.tiers, attempt, takes_over, tried, running, runner.verifiers, runner.expected.owed
+            self._request,
+            runner.tiers,
+            attempt,
+            self._cascade.takes_over,
+            self._tried.values(),
+            self._running.values(),
+            runner.verifier,
+            runner.expected.owed,
+            runner.successor,
         )
 
     def _start(self, attempt: Attempt) -> None:

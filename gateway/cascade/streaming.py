@@ -2,15 +2,16 @@
 
 The beginning, which `gateway.cascade.attempt` held, goes out first, then every event as it comes, each in one write,
 all under one id, model and time. If the upstream fails, falls silent or repeats itself, another call continues
-it if one can (`gateway.cascade.continuation`). It ends with the finish and [DONE], or with an error event alone.
+it if there is a `StreamSuccessor` that has one. It ends with the finish and [DONE], or with an error event alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -25,7 +26,6 @@ from gateway.backends.base import (
     TimedOut,
     Truncated,
 )
-from gateway.cascade.continuation import Successor
 from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
 from gateway.cascade.ignored_fields import ignored_in_stream
 from gateway.chat.completions import DONE_EVENT, wants_usage
@@ -39,11 +39,32 @@ from gateway.telemetry import names
 if TYPE_CHECKING:
     from gateway.cascade.call import BackendCall
     from gateway.request.context import RequestContext
-    from gateway.tiers import Tier
     from routing.cascade import Attempt
 
 
 _LEAST_WATCH_S: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A call that continues a broken stream: its first token has come, in `events`."""
+
+    tier: str
+    number: int
+    call: BackendCall
+    events: list[Event]
+
+
+class StreamSuccessor(Protocol):
+    """Continue a committed stream that broke with another call, before its client notices the break."""
+
+    async def take_over(
+        self, request: RequestContext, error: BackendError, attempt: Attempt, call: BackendCall
+    ) -> Continued | None:
+        """Return a call that continues the stream of `call`, which `error` broke; None if none can.
+
+        When cancelled with its request, at any moment, it leaves no call open.
+        """
 
 
 class LiveStream:
@@ -58,11 +79,11 @@ class LiveStream:
         attempt: Attempt,
         call: BackendCall,
         held: list[Event],
-        tiers: Mapping[str, Tier],
+        successor: StreamSuccessor | None,
         *,
         strip: bool,
     ) -> None:
-        """Send `held`, the events read so far, first; a backend of `tiers` may continue the stream if it breaks.
+        """Send `held`, the events read so far, first; `successor` may continue the stream if it breaks.
 
         `strip`: drop log-probabilities not requested by the client.
         """
@@ -71,7 +92,7 @@ class LiveStream:
         self._call = call
         self._state = call.state
         self._held = held
-        self._tiers = tiers
+        self._successor = successor
         self._include_usage = wants_usage(request.body)
         self._first_call: BackendCall | None = None
         self._continued_by = ""
@@ -180,8 +201,8 @@ class LiveStream:
         call.close(broken, broken.error_type)
         continued = None
         self._watchdog.stop()  # the client cannot stall while there are no events for it to read
-        if self._first_call is None and not state.finished:
-            continued = await Successor(request, self._tiers).take_over(broken, self._attempt, call)
+        if self._successor is not None and self._first_call is None and not state.finished:
+            continued = await self._successor.take_over(request, broken, self._attempt, call)
         if continued is None:
             self._watchdog = self._watch()  # the client has yet to read the error event
             self.end = broken.error_type

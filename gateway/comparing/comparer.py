@@ -27,7 +27,6 @@ from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.daily_budget import DailyBudget, among_others
-from gateway.cascade.draft_judge import ALTERNATIVES, judge_body, p_yes
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
@@ -42,6 +41,7 @@ from routing.features import room_needed
 
 if TYPE_CHECKING:
     from cache.store.base import Store
+    from gateway.cascade.verifier import AnswerVerifier
     from gateway.comparing.pair_judge import PairVerdict
     from gateway.dialects.native import Native
     from gateway.request.context import RequestContext
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from policies.learn import Learn
     from policies.model import Policy
     from routing.confidence.judge import Evidence
-    from routing.confidence.scorer import AnswerScorer
     from routing.difficulty.model import DifficultyModel
     from routing.embedding.embedder import Embedder, Vector
     from routing.features import Features
@@ -110,14 +109,14 @@ class Comparer:
         counted: Counted,
         *,
         keep: int,
-        scorer: AnswerScorer | None = None,
+        verifier: AnswerVerifier | None = None,
         chance: Callable[[], float] = random.random,
         quiet_s: float = _QUIET_S,
         queue: int = _QUEUE,
     ) -> None:
         """Use these tiers, and store about the latest `keep` labels. Draw by `chance`, a number of 0..1.
 
-        `scorer` is the deployment's, for surfaces that verify drafts by it.
+        `verifier` says how sure the drafts of its surfaces are.
 
         A comparison waits at most `quiet_s` seconds for room; at most `queue` of them wait.
         """
@@ -128,7 +127,7 @@ class Comparer:
         self._embedder = embedder
         self._counted = counted
         self._keep = keep
-        self._scorer = scorer
+        self._verifier = verifier
         self._chance = chance
         self._quiet_s = quiet_s
         self._most = queue
@@ -250,8 +249,11 @@ class Comparer:
             judged = await judge_pair(judge, surface, drawn.body["messages"], pair, _LIMIT_S)
             judge_usd = judged.cost_usd
             evidence = evidence_of(answer.value, own_limit=drawn.own_limit, alternatives=alternatives)
-            verified, verify_usd = await self._verified(drawn, evidence) if is_strong else ({}, 0.0)
-            judge_usd += verify_usd
+            verified: Mapping[str, float] = {}
+            if is_strong and self._verifier is not None:
+                drafted = drawn.policy, drawn.features, drawn.kind, drawn.body["messages"]
+                verified, verify_usd = await self._verifier.verify_later(*drafted, evidence, self._quiet)
+                judge_usd += verify_usd
         finally:
             with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
                 await self._budget.settle(reserved, spent + judge_usd)
@@ -267,37 +269,6 @@ class Comparer:
         except StoreUnavailable:
             return "store", spent, judge_usd
         return verdict.better, spent, judge_usd
-
-    async def _verified(self, drawn: DrawnAnswer, evidence: Evidence) -> tuple[dict[str, float], float]:
-        """Return what the first verifier says that can judge the cheapest tier's answer, by name, and what it cost.
-
-        Of an answer that would be streamed it reads as much as is held. No second sample is drawn.
-        """
-        policy = drawn.policy
-        rule = policy.escalate.judge
-        if drawn.features.stream:
-            held = evidence.text.split(" ")[: policy.escalate.stream.hold_tokens * 3 // 4]
-            text = " ".join(held)
-            evidence = replace(evidence, text=text, complete=evidence.complete and text == evidence.text)
-        said: float | None = None
-        spent = 0.0
-        for by in policy.escalate.verify if policy.escalate.when.asks_for_confidence else ():
-            if by == "logprobs" and evidence.logprobs:
-                break
-            if by == "scorer" and self._scorer is not None:
-                question, kind = drawn.features.text, drawn.kind
-                said = self._scorer.p_right(question, evidence.text, complete=evidence.complete, kind=kind)
-            elif by == "judge" and rule is not None and (judge := self._endpoints.get(rule.backend)) is not None:
-                body = judge_body(drawn.body["messages"], evidence, judge.config.kind)
-                most = _most_of(body, judge)
-                if judge.config.price is None or most > rule.max_usd_per_request or await self._quiet((judge,)) is None:
-                    continue
-                asked = BackendRequest(body, ask_logprobs=True, alternatives=ALTERNATIVES)
-                answer = await call_model(judge, policy.surface, asked, _LIMIT_S)
-                said, spent = None if answer.value is None else p_yes(answer.value), answer.cost_usd
-            if said is not None:
-                return {by: said}, spent
-        return {}, spent
 
     def _answer(
         self, drawn: DrawnAnswer, backend: str, value: Mapping[str, Any], evidence: Evidence | None, tier: str = ""

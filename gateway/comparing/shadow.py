@@ -39,7 +39,7 @@ from routing.features import room_needed
 if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.cascade.router import Router
-    from gateway.cascade.verifying import Verifiers
+    from gateway.cascade.verifier import AnswerVerifier
     from gateway.comparing.pair_judge import PairVerdict
     from gateway.config.policy_reload import Policies
     from gateway.telemetry.sink import Telemetry
@@ -85,7 +85,7 @@ class ShadowRunner:
         policies: Policies,
         tiers: Mapping[str, Tier],
         router: Router,
-        verifiers: Verifiers,
+        verifier: AnswerVerifier | None,
         store: Store,
         telemetry: Telemetry,
         counted: Counted,
@@ -97,7 +97,7 @@ class ShadowRunner:
         self.policies = policies
         self._tiers = tiers
         self._router = router
-        self._cascade = CascadeRunner(tiers, hedge_budgets, verifiers)
+        self._cascade = CascadeRunner(tiers, hedge_budgets, verifier)
         self._finalizer = Finalizer(policies, tiers, hedge_budgets)
         self._budget = DailyBudget(store)
         self._telemetry = telemetry

@@ -78,6 +78,14 @@ PARTS: Final = (
         provides=("hit_bound",),
     ),
     StandardPart("apis", "other APIs", ()),
+    StandardPart(
+        "agents",
+        "agents and conversations",
+        (),
+        ("collect", "train"),
+        settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break"),
+        provides=("verifier", "successor"),
+    ),
 )
 
 

@@ -15,12 +15,9 @@ from gateway.backends.script import ScriptedRule
 from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.budget_steering import MeasuredCaps
-from gateway.cascade.daily_budget import DailyBudget
-from gateway.cascade.draft_judge import DraftJudge
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.runner import CascadeRun, CascadeRunner
 from gateway.cascade.streaming import LiveStream
-from gateway.cascade.verifying import Verifiers
 from gateway.config.schema import BackendConfig
 from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
@@ -42,11 +39,7 @@ class Worker:
 
     def __init__(self, a: dict[str, Any], b: dict[str, Any], *, free: bool = True) -> None:
         self.tiers = {name: Tier(name, [_endpoint(name, reply, free=free)]) for name, reply in (("a", a), ("b", b))}
-        self.runner = CascadeRunner(
-            self.tiers,
-            HedgeBudgets(self.tiers),
-            Verifiers(lambda one, other: None, DraftJudge({}, {}, DailyBudget(NoStore()))),
-        )
+        self.runner = CascadeRunner(self.tiers, HedgeBudgets(self.tiers))
         caps = MeasuredCaps(NoStore(), self.tiers)
         self.router = Router(self.tiers, None, caps)  # type: ignore[arg-type]  # no policy here has a classifier
 

@@ -14,7 +14,7 @@ from gateway.backends.base import BackendError, DeadlinePassed, TimedOut, Trunca
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import AttemptResult, AttemptRun
-from gateway.cascade.streaming import LiveStream, Watchdog
+from gateway.cascade.streaming import LiveStream, StreamSuccessor, Watchdog
 from gateway.config.schema import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
@@ -86,12 +86,17 @@ class Run:
         return self.request.trace.hops[-1]
 
     async def open(
-        self, *, judged: bool = True, ttft_s: float = 2.0, tiers: Mapping[str, Tier] | None = None
+        self,
+        *,
+        judged: bool = True,
+        ttft_s: float = 2.0,
+        tiers: Mapping[str, Tier] | None = None,
+        successor: StreamSuccessor | None = None,
     ) -> AttemptResult:
         """Opens, holds and judges the stream, as an attempt with a stronger tier behind it. Raises its BackendError."""
         attempt = Attempt(1, "local", 5.0, ttft_s, judged=judged, final=not judged)
         tiers = tiers or {"local": Tier("local", [self.endpoint])}
-        result = await AttemptRun(self.request, tiers, attempt, lambda _: True).run()
+        result = await AttemptRun(self.request, tiers, attempt, lambda _: True, successor=successor).run()
         if result.error is not None:
             raise result.error
         return result

@@ -1,7 +1,7 @@
 """Continue a committed stream that broke with another call, before the client notices the break.
 
 The policy's choice (`escalate.stream.on_break`):
-    continue   another backend gets the text so far, in the way it can take it (`gateway.cascade.continued_text`)
+    continue   another backend gets the text so far, in the way it can take it (`gateway.parts.agents.continued_text`)
     error      no other call is made
 A stream of which the client has no text yet (its role, at most) is simply requested once more, from any backend.
 
@@ -30,8 +30,9 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
+from gateway.cascade.streaming import Continued
 from gateway.chat.stream_state import StreamState
+from gateway.parts.agents.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
 from gateway.telemetry import names
 from gateway.tiers.slot import Slot, SlotRequest
 from routing.decide import needs
@@ -58,28 +59,28 @@ class Broken:
 
 
 @dataclass(frozen=True, slots=True)
-class Continued:
-    """A call that continues a broken stream: its first token has come, in `events`."""
+class Successors:
+    """Open the calls that continue broken streams: a `gateway.cascade.streaming.StreamSuccessor`."""
 
-    tier: str
-    number: int
-    call: BackendCall
-    events: list[Event]
+    tiers: Mapping[str, Tier]
+
+    async def take_over(
+        self, request: RequestContext, error: BackendError, attempt: Attempt, call: BackendCall
+    ) -> Continued | None:
+        """Return a call that continues the stream of `call`, which `error` broke; None if none can."""
+        return await _Successor(request, self.tiers, Broken(error, attempt, call)).take_over()
 
 
 @dataclass(frozen=True, slots=True)
-class Successor:
+class _Successor:
     """Open the call that continues one request's broken stream."""
 
     request: RequestContext
     tiers: Mapping[str, Tier]
+    broken: Broken
 
-    async def take_over(self, error: BackendError, attempt: Attempt, call: BackendCall) -> Continued | None:
-        """Return a call that continues the stream of `call`, which `error` broke; None if none can.
-
-        When cancelled with its request, at any moment, it leaves no call open.
-        """
-        request, broken = self.request, Broken(error, attempt, call)
+    async def take_over(self) -> Continued | None:
+        request, broken = self.request, self.broken
         if not _may_go_on(request, broken):
             return None
         avoid: set[Endpoint] = {broken.call.slot.endpoint}

@@ -1,8 +1,8 @@
 """Ask the policy's verifiers how sure a held draft is, where its log-probabilities do not say: `escalate.verify`.
 
     logprobs    asks nobody: they come with the answer
-    judge       a model reads question and draft (`gateway.cascade.draft_judge`)
-    agreement   the backend's second sample, drawn beside the draft (`gateway.cascade.sampling`)
+    judge       a model reads question and draft (`gateway.parts.agents.draft_judge`)
+    agreement   the backend's second sample, drawn beside the draft (`gateway.parts.agents.sampling`)
     scorer      a small model of the worker's own over question and draft, off the event loop
 
 They are asked in the policy's order until one has an answer. `routing.attempt` says which come too late to be asked.
@@ -11,41 +11,30 @@ They are asked in the policy's order until one has an answer. `routing.attempt` 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gateway.cascade.draft_judge import DraftJudge, NotJudged
-from gateway.cascade.sampling import Samples
 from gateway.off_loop import off_loop
+from gateway.parts.agents.draft_judge import DraftJudge, NotJudged
+from gateway.parts.agents.sampling import Samples
 from gateway.telemetry import names
-from policies.value_type import value_type
 from routing.confidence.judge import Evidence, structural_fault
 
 if TYPE_CHECKING:
+    from gateway.cascade.verifier import HeldDraft
+    from gateway.parts.agents.agreement import Cosine
     from gateway.request.context import RequestContext
-    from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint
     from policies.model import Policy, Verifier
-    from routing.attempt import AttemptMachine
     from routing.cascade import Attempt
-    from routing.confidence.agreement import Cosine
     from routing.confidence.scorer import AnswerScorer
-
-
-@value_type
-class HeldDraft:
-    """A draft that waits for its verdict: the request, the hop that is told of it, the samples drawn beside it."""
-
-    request: RequestContext
-    machine: AttemptMachine
-    hop: Hop
-    samples: Samples | None
+    from routing.features import Features
 
 
 class Verifiers:
-    """What the drafts of one worker can be verified by."""
+    """What the drafts of one worker can be verified by: a `gateway.cascade.verifier.AnswerVerifier`."""
 
     def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
         """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""
@@ -59,7 +48,14 @@ class Verifiers:
             return 0.0
         return next((takes_s for _, takes_s in self._there(policy, endpoint)), 0.0)
 
-    def samples(self, request: RequestContext, attempt: Attempt, endpoint: Endpoint, limit_s: float) -> Samples | None:
+    def beside(
+        self,
+        request: RequestContext,
+        attempt: Attempt,
+        endpoint: Endpoint,
+        limit_s: float,
+        owes: Callable[[str], int],
+    ) -> Samples | None:
         """Start the samples that the policy wants, with `limit_s` seconds to come; None if they would tell nothing."""
         policy, features = request.policy, request.features
         rule = policy.escalate.agreement
@@ -69,11 +65,11 @@ class Verifiers:
             return None
         if next((by for by, _ in self._there(policy, endpoint)), "") != "agreement":
             return None  # what is asked before it has an answer for nearly every draft
-        return Samples(request, endpoint, rule, limit_s, self._cosine)
+        return Samples(request, endpoint, rule, limit_s, self._cosine, owes)
 
-    async def verified(self, evidence: Evidence, held: HeldDraft, endpoint: Endpoint) -> Evidence:
+    async def verify(self, evidence: Evidence, draft: HeldDraft, endpoint: Endpoint) -> Evidence:
         """Return the evidence with what the first verifier that can tell says; note who was skipped, and why."""
-        policy, machine, attributes = held.request.policy, held.machine, held.hop.attributes
+        policy, machine, attributes = draft.request.policy, draft.machine, draft.hop.attributes
         began, skipped = time.monotonic(), []
         for by, takes_s in self._there(policy, endpoint):
             if by == "logprobs":
@@ -86,7 +82,7 @@ class Verifiers:
             said: float | None = None
             if not why:
                 try:
-                    said = await self._ask(by, evidence, held)
+                    said = await self._ask(by, evidence, draft)
                 except NotJudged as error:
                     why = str(error)
             if said is not None:
@@ -97,6 +93,37 @@ class Verifiers:
         if skipped:
             attributes[names.VERIFY_SKIPPED] = skipped
         return evidence
+
+    async def verify_later(
+        self,
+        policy: Policy,
+        features: Features,
+        kind: str,
+        messages: Sequence[Mapping[str, Any]],
+        evidence: Evidence,
+        quiet: Callable[[Sequence[Endpoint]], Awaitable[Endpoint | None]],
+    ) -> tuple[dict[str, float], float]:
+        """Return what the first verifier says of an answer for which nobody waits, by name, and the cost in US dollars.
+
+        Of an answer that would be streamed it reads as much as is held. No second sample is drawn.
+        """
+        escalate = policy.escalate
+        if features.stream:
+            text = " ".join(evidence.text.split(" ")[: escalate.stream.hold_tokens * 3 // 4])
+            evidence = replace(evidence, text=text, complete=evidence.complete and text == evidence.text)
+        said: float | None = None
+        spent = 0.0
+        for by in escalate.verify if escalate.when.asks_for_confidence else ():
+            if by == "logprobs" and evidence.logprobs:
+                break
+            if by == "scorer" and self._scorer is not None:
+                said = self._scorer.p_right(features.text, evidence.text, complete=evidence.complete, kind=kind)
+            elif by == "judge" and escalate.judge is not None:
+                asked = policy.surface, escalate.judge, messages, evidence, quiet
+                said, spent = await self._judge.ask_later(*asked)
+            if said is not None:
+                return {by: said}, spent
+        return {}, spent
 
     def _there(self, policy: Policy, endpoint: Endpoint) -> Iterator[tuple[Verifier, float]]:
         """Yield the verifiers of this endpoint's drafts, in the policy's order, and the seconds that each takes.
@@ -115,15 +142,15 @@ class Verifiers:
             ):
                 yield by, 0.0
 
-    async def _ask(self, by: Verifier, evidence: Evidence, held: HeldDraft) -> float | None:
+    async def _ask(self, by: Verifier, evidence: Evidence, draft: HeldDraft) -> float | None:
         """Return what a verifier says, 0..1; None for nothing. Raises NotJudged."""
-        rule, left_s = held.request.policy.escalate.judge, held.machine.hold_ends - time.monotonic()
+        rule, left_s = draft.request.policy.escalate.judge, draft.machine.hold_ends - time.monotonic()
         if by == "scorer" and self._scorer is not None:
-            question, kind = held.request.features.text, held.request.ledger.kind or ""
+            question, kind = draft.request.features.text, draft.request.ledger.kind or ""
             read = partial(self._scorer.p_right, question, evidence.text, complete=evidence.complete, kind=kind)
             return await off_loop(read)
         if by == "judge" and rule is not None:
-            return await self._judge.ask(held.request, rule, evidence, min(rule.within, left_s))
-        if held.samples is not None:
-            return await held.samples.agreement(evidence, left_s)
+            return await self._judge.ask(draft.request, rule, evidence, min(rule.within, left_s))
+        if isinstance(draft.beside, Samples):
+            return await draft.beside.agreement(evidence, left_s)
         return None

@@ -16,9 +16,9 @@ from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
 from gateway.dialects.messages.models import facts_of_model
+from gateway.parts.agents.agreement import ComparedAnswer, Cosine, agreement_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
-from routing.confidence.agreement import ComparedAnswer, Cosine, agreement_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,13 +38,19 @@ class Samples:
     """Draw the samples of one attempt. `aclose()` in any case: none of them outlives the attempt."""
 
     def __init__(
-        self, request: RequestContext, endpoint: Endpoint, rule: Agreement, limit_s: float, cosine: Cosine | None
+        self,
+        request: RequestContext,
+        endpoint: Endpoint,
+        rule: Agreement,
+        limit_s: float,
+        cosine: Cosine | None,
+        owes: Callable[[str], int],
     ) -> None:
+        """Draw them; `owes` returns the completion tokens that one is charged which is given up before it has come."""
         self._request = request
         self._endpoint = endpoint
         self._cosine = cosine
-        self.owes: Callable[[str], int] | None = None
-        """Returns the completion tokens that a sample is charged that is given up before it has come."""
+        self._owes = owes
         self._body = _body(request, rule)
         self._began, self._limit_s = time.monotonic(), limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
@@ -79,7 +85,7 @@ class Samples:
             SlotRequest(request.policy.surface, request.policy.load.priority, tokens_in=request.features.approx_tokens)
         )
         try:
-            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, self.owes) as call:
+            with BackendCall(request.ledger, slot, hop, request.features.approx_tokens, self._owes) as call:
                 asked = backend_request(request, hop, self._body, endpoint=endpoint)
                 completion = await call.complete(replace(asked, body=self._limited(asked)))
         except BackendError:

@@ -12,18 +12,19 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
-from gateway.backends.base import BackendError
+from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
+from gateway.comparing.model_call import call_model
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.features import room_needed
@@ -49,6 +50,7 @@ _AROUND: Final = " \"'.*\u2581\u0120"
 _STALE_S: Final = 30.0
 """How long a duration holds unconfirmed: a judge that is skipped as too slow would never be timed again."""
 _SETTLE_S: Final = 0.02  # how long a draft waits after its verdict, until the store is told what that cost
+_LATER_S: Final = 120.0
 _NEWEST: Final = 0.2
 """Weight of the newest duration in the mean of a judge's durations."""
 
@@ -82,6 +84,29 @@ class DraftJudge:
     def _of_late(self, backend: str) -> float | None:
         took_s, at = self._took.get(backend, (0.0, -math.inf))
         return took_s if self._clock() - at < _STALE_S else None
+
+    async def ask_later(
+        self,
+        surface: str,
+        rule: JudgeRules,
+        messages: Sequence[Mapping[str, Any]],
+        evidence: Evidence,
+        quiet: Callable[[Sequence[Endpoint]], Awaitable[Endpoint | None]],
+    ) -> tuple[float | None, float]:
+        """Return the probability for an answer for which nobody waits, and the cost in US dollars; None for no verdict.
+
+        The caller keeps to the day's cap, with `max_usd_per_request` for this.
+        """
+        endpoint = self._endpoints.get(rule.backend)
+        if endpoint is None:
+            return None, 0.0
+        body = judge_body(messages, evidence, endpoint.config.kind)
+        most = cost(endpoint.config.price, Usage(room_needed(body) - 1, 1))
+        if most is None or most > rule.max_usd_per_request or await quiet((endpoint,)) is None:
+            return None, 0.0
+        asked = BackendRequest(body, ask_logprobs=True, alternatives=ALTERNATIVES)
+        answer = await call_model(endpoint, surface, asked, _LATER_S)
+        return None if answer.value is None else p_yes(answer.value), answer.cost_usd
 
     async def ask(self, request: RequestContext, rule: JudgeRules, evidence: Evidence, limit_s: float) -> float:
         """Return the probability that the draft is good enough, 0..1. Raises NotJudged."""

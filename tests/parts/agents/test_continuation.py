@@ -9,7 +9,7 @@ import pytest
 
 from gateway.backends.base import Truncated
 from gateway.cascade.call import BackendCall
-from gateway.cascade.continuation import Successor
+from gateway.parts.agents.continuation import Successors
 from gateway.telemetry import names
 from gateway.tiers import SlotRequest, Tier
 from routing.cascade import Attempt
@@ -26,7 +26,7 @@ async def test_a_fault_of_our_own_gives_the_slot_back(upstream: Upstream, monkey
     def broken(*_: Any) -> Any:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr("gateway.cascade.continuation._backend_request", broken)
+    monkeypatch.setattr("gateway.parts.agents.continuation._backend_request", broken)
     first, second = (Run(upstream.url, BODY, 10.0, "5s", GOES_ON) for _ in range(2))
     tiers = {"local": Tier("local", [first.endpoint, second.endpoint])}
     attempt = Attempt(1, "local", 5.0, 5.0, judged=False, final=True)
@@ -34,7 +34,7 @@ async def test_a_fault_of_our_own_gives_the_slot_back(upstream: Upstream, monkey
     with BackendCall(first.request.ledger, first.endpoint.take(SlotRequest(stream=True)), hop, 1) as call:
         call.close(Truncated("gone"))
         with pytest.raises(RuntimeError, match="a fault of ours"):
-            await Successor(first.request, tiers).take_over(Truncated("gone"), attempt, call)
+            await Successors(tiers).take_over(first.request, Truncated("gone"), attempt, call)
     assert second.endpoint.in_flight == 0
     for run in (first, second):
         await run.endpoint.aclose()
@@ -49,7 +49,7 @@ async def test_waiting_for_the_next_backend_is_no_stall_of_the_client(upstream: 
         Reply(text=" five six", before_headers_s=0.5),
     )
     tiers = {"local": Tier("local", [first.endpoint, second.endpoint])}
-    stream = await first.committed(judged=False, tiers=tiers)
+    stream = await first.committed(judged=False, tiers=tiers, successor=Successors(tiers))
     writes = await written(stream)
     assert not first.request.client.gone
     assert stream.end == "done"
@@ -71,7 +71,7 @@ async def test_a_call_that_goes_on_owes_by_its_own_tier(upstream: Upstream) -> N
     with BackendCall(ledger, slot, hop, 1, lambda tier: {"local": 0, "hosted": 300}[tier]) as call:
         call.close(Truncated("gone"))
         assert ledger.tokens_out == 0
-        going_on = asyncio.ensure_future(Successor(first.request, tiers).take_over(Truncated("gone"), attempt, call))
+        going_on = asyncio.ensure_future(Successors(tiers).take_over(first.request, Truncated("gone"), attempt, call))
         await asyncio.to_thread(upstream.wait_for, 1)
         going_on.cancel()
         await asyncio.gather(going_on, return_exceptions=True)

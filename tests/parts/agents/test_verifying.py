@@ -8,9 +8,9 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.cascade.daily_budget import DailyBudget
-from gateway.cascade.draft_judge import DraftJudge
-from gateway.cascade.verifying import Verifiers
 from gateway.config.schema import BackendConfig
+from gateway.parts.agents.draft_judge import DraftJudge
+from gateway.parts.agents.verifying import Verifiers
 from gateway.tiers import Endpoint
 from policies.model import Policy
 from routing.confidence.scorer import AnswerScorer

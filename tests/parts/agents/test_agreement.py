@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from routing.confidence.agreement import ComparedAnswer, agreement_of, similarity
+from gateway.parts.agents.agreement import ComparedAnswer, agreement_of, similarity
 
 
 @pytest.mark.parametrize(

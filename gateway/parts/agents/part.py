@@ -1,0 +1,30 @@
+"""Provide the seams `verifier` and `successor` (`gateway.seams`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.cascade.daily_budget import DailyBudget
+from gateway.parts.agents.continuation import Successors
+from gateway.parts.agents.draft_judge import DraftJudge
+from gateway.parts.agents.verifying import Verifiers
+from gateway.tiers.build import endpoints_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gateway.seams import VerifierNeeds
+    from gateway.tiers import Tier
+
+
+def build_verifier(needs: VerifierNeeds) -> Verifiers:
+    """Return a worker's verifiers of drafts."""
+    tiers = needs.tiers
+    tier_of = {endpoint.config.name: tier.name for tier in tiers.values() for endpoint in tier.endpoints}
+    judge = DraftJudge(endpoints_of(tiers), tier_of, DailyBudget(needs.store))
+    return Verifiers(needs.cosine, judge, needs.deployment.answer_scorer)
+
+
+def build_successor(tiers: Mapping[str, Tier]) -> Successors:
+    """Return what continues a worker's broken streams."""
+    return Successors(tiers)
