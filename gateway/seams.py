@@ -19,6 +19,11 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 says how sure a draft is whose log-probabilities do not. Not stable yet.
     successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.streaming.StreamSuccessor` of a
                 worker, which continues streams that break. Without, they end with an error. Not stable yet.
+    archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
+    console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+
+A part's sections of the config are no seam: the list of parts names them, its module `config` defines them, and
+`gateway.config.sections` puts them together with the core's.
 """
 
 from __future__ import annotations
@@ -29,6 +34,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from cache.semantic.cross_encoder import CrossEncoder
@@ -81,6 +88,44 @@ class HitBoundPart(Protocol):
 
     async def withdraw(self, store: Store, risk: PublishedBound, complaint: Complaint) -> None:
         """Tell every worker that a complaint was about no wrong hit."""
+
+
+class ArchivePart(Protocol):
+    """The functions of the module that provides `archive`."""
+
+    def archive_folder(self, deployment: Deployment) -> Path | None:
+        """Return the folder of the files that the config names; None for `ledger` in the state folder."""
+
+    def keeps_archive(self, deployment: Deployment) -> bool:
+        """Return whether records are kept in files."""
+
+
+class ConsolePlace(NamedTuple):
+    """Where the console is to listen, and which variables it needs of those that hold secrets."""
+
+    host: str
+    port: int
+    """0 for any free one."""
+    gateway: str | None
+    """URL of the gateway that it asks; None for the one that is started with it."""
+    secrets: tuple[str, ...]
+
+
+class ConsolePart(Protocol):
+    """The functions of the module that provides `console`."""
+
+    def console_place(self, deployment: Deployment) -> ConsolePlace | None:
+        """Return where the console listens; None where the config says not to start it."""
+
+
+def archive_part() -> ArchivePart | None:
+    """Return what keeps records in files; None where this installation has no such part."""
+    return cast("ArchivePart | None", provider("archive"))
+
+
+def console_part() -> ConsolePart | None:
+    """Return what serves the console; None where this installation has no such part."""
+    return cast("ConsolePart | None", provider("console"))
 
 
 def hit_bound_part() -> HitBoundPart | None:

@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from gateway import errors
 from gateway.backends.base import BackendError
 from gateway.config import loader
-from gateway.config.schema import Deployment
+from gateway.config.sections import deployment_model
 from gateway.parts.standard import PARTS, StandardPart
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
@@ -118,7 +118,7 @@ def fields(model: type[Section], prefix: str = "", skipped: frozenset[str] = fro
 
 
 POLICY_FIELDS = fields(Rules)
-CONFIG_FIELDS = fields(Deployment, skipped=loader._RESOLVED_KEYS | (loader._SECRET_KEYS - {"keys"})) | fields(
+CONFIG_FIELDS = fields(deployment_model(), skipped=loader.resolved_keys() | (loader._SECRET_KEYS - {"keys"})) | fields(
     Terms, "TERMS."
 )
 

@@ -1,7 +1,6 @@
-"""Define the config of identities: whose tokens are keys, how people sign in to the console, and who may do what.
+"""Define the config of identities: whose tokens are keys, and who may do what.
 
 identity: {issuers: [...]}   issuers of tokens (JWT), whose claims say a request's tenant, team and surfaces
-console: {login: {...}}      the client by which the console sends people to one of them (OpenID Connect)
 roles: [...]                 which claims give which role
 """
 
@@ -11,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from gateway.config.addresses import check_http_url, is_loopback
 from gateway.quotas.terms import NO_TERMS, Terms
@@ -37,9 +36,9 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-_Url = Annotated[str, AfterValidator(url_of)]
+IssuerUrl = Annotated[str, AfterValidator(url_of)]
 _Words = Annotated[str, Field(min_length=1)]
-_Some = Annotated[tuple[_Words, ...], BeforeValidator(_listed), Field(min_length=1)]
+SomeWords = Annotated[tuple[_Words, ...], BeforeValidator(_listed), Field(min_length=1)]
 
 
 class Claims(Section):
@@ -60,11 +59,11 @@ class Claims(Section):
 class IssuerConfig(Section):
     """One issuer of tokens, such as a company's identity provider."""
 
-    issuer: _Url
+    issuer: IssuerUrl
     """As its tokens name it in `iss`, to the letter."""
-    audience: _Some
+    audience: SomeWords
     """Names of this gateway, one of which a token must have in `aud`."""
-    jwks_url: _Url | None = None
+    jwks_url: IssuerUrl | None = None
     """Where its public keys are; None for where its discovery document says."""
     algorithms: Annotated[tuple[Algorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     leeway: Annotated[Seconds, Field(le=300)] = 30.0
@@ -102,7 +101,7 @@ class RoleConfig(Section):
     """A role, for those whose tokens have these claims."""
 
     role: Role
-    where: Annotated[Mapping[_Words, _Some], Field(min_length=1)]
+    where: Annotated[Mapping[_Words, SomeWords], Field(min_length=1)]
     """Values by claim: each claim must have, or hold, one of its values. `email` counts if it is verified."""
     issuer: str | None = None
     """The issuer that must say so; None where only one is listed."""
@@ -117,19 +116,3 @@ class RoleConfig(Section):
             if getattr(self, name) is not None and self.role != role:
                 raise ValueError(f"{name} limit the role {role}; leave them out")
         return self
-
-
-class LoginConfig(Section):
-    """The console as a client of an issuer, by the authorization code flow with PKCE."""
-
-    issuer: str
-    """One of `identity.issuers`."""
-    client_id: _Words
-    client_secret_env: _Words | None = None
-    """Variable with the client's secret; None for a public client."""
-    client_secret: SecretStr | None = None
-    """Set by whoever serves the console."""
-    url: _Url
-    """Where people reach the console; the provider sends them back to `URL/sign-in/callback`."""
-    scopes: _Some = ("profile", "email")
-    """What is asked for beside `openid`."""

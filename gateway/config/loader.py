@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from importlib.util import find_spec
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -20,7 +20,6 @@ from gateway.config.environment import (
     Environ,
     interpolate,
     secret_from_env,
-    secrets_from_file,
     variables_in,
 )
 from gateway.config.model_facts import (
@@ -36,6 +35,7 @@ from gateway.config.model_facts import (
 )
 from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
+from gateway.config.resolver import Resolver, is_importable
 from gateway.config.schema import (
     LOCAL_URL,
     Admin,
@@ -47,8 +47,9 @@ from gateway.config.schema import (
     TenantConfig,
     key_digest,
 )
+from gateway.config.sections import deployment_model, sections_of_parts
 from gateway.parts.standard import absent, part_missing_for_section
-from policies.errors import InvalidContent, KeyPath, Problem
+from policies.errors import InvalidContent, KeyPath
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
 from routing.confidence.head import ConfidenceHead, shipped_head
@@ -111,7 +112,7 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ, *, 
         raise InvalidContent([written.problem((name,), absent(f"the section {name}", part)) for name, part in lacks])
     environ = with_hosted_tiers(environ) if file is None else environ
     filled = interpolate(written, environ)
-    deployment = validate(Deployment, filled, lambda path, _: _refusal(path, written))
+    deployment = validate(deployment_model(), filled, lambda path, _: _refusal(path, written))
     return _Resolver(written, environ, reads=reads).resolve(deployment)
 
 
@@ -123,26 +124,27 @@ def _refusal(path: KeyPath, written: Document) -> str | None:
         return "a password is never written here; put the whole URL in an environment variable and refer to it: ${VAR}"
     if path == ("store", "index") and value == "query_engine":
         return "query_engine was taken out; leave it out: vector sets of Redis 8, else a copy in each worker, are taken"
-    return "set by Tierline itself; remove it" if key in _RESOLVED_KEYS else None
+    return "set by Tierline itself; remove it" if key in resolved_keys() else None
 
 
-class _Resolver:
-    """Fill secrets and absolute paths into a validated deployment; collect all problems and warnings."""
+@cache
+def resolved_keys() -> frozenset[str]:
+    """Return the keys, at any depth, that the loader and the parts set."""
+    return _RESOLVED_KEYS.union(*(sections.resolved for sections in sections_of_parts()))
+
+
+class _Resolver(Resolver):
+    """Fill secrets, absolute paths and the facts about models into the core's sections of a validated deployment."""
 
     def __init__(self, written: Document, environ: Environ, *, reads: bool) -> None:
-        self._written = written
-        self._reads = reads
-        self._environ = environ
-        self._folder = written.file.parent
+        super().__init__(written, environ, reads=reads)
         self._known = KnownModels()
         self._refuses_unknown = False
-        self._problems: list[Problem] = []
-        self._warnings: list[Problem] = []
 
     def resolve(self, deployment: Deployment) -> Deployment:
         prices = deployment.prices
         self._refuses_unknown = prices.unknown == "refuse"
-        own = self._existing(("prices", "file"), prices.file)
+        own = self.existing(("prices", "file"), prices.file)
         if own is not None and own.is_file():
             self._known = KnownModels(read_facts(own))
         tiers = tuple(
@@ -155,12 +157,11 @@ class _Resolver:
             )
             for i, tier in enumerate(deployment.tiers)
         )
-        if deployment.identity.issuers and not _is_installed("joserfc"):
+        if deployment.identity.issuers and not is_importable("joserfc"):
             message = "tokens need joserfc, which is not installed: pip install 'tierline[identity]'"
-            self._refuse(("identity", "issuers"), message)
+            self.refuse(("identity", "issuers"), message)
         tenants = {name: self._tenant(("tenants", name), tenant) for name, tenant in deployment.tenants.items()}
         self._keys_differ(tenants)
-        local = deployment.local_model
         update = {
             "tiers": tiers,
             "services": {name: self._service(("services", name), entry) for name, entry in deployment.services.items()},
@@ -168,42 +169,42 @@ class _Resolver:
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
             "prices": prices.model_copy(update={"file": own}),
-            "classifier": self._existing(("classifier",), deployment.classifier),
+            "classifier": self.existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
             "answer_scorer": self._scorer(deployment.scorer),
             "admin": self._admin(deployment.admin, tenants),
             "alerts": self._alerts(deployment.alerts),
-            "local_model": local.model_copy(
-                update={name: self._existing(("local_model", name), getattr(local, name)) for name in ("gguf", "draft")}
-            ),
-            "warnings": tuple(self._warnings),
         }
-        if self._problems:
-            raise InvalidContent(self._problems)
-        return deployment.model_copy(update=update)
+        deployment = deployment.model_copy(update=update)
+        of_parts: dict[str, object] = {}
+        for sections in sections_of_parts():
+            of_parts |= sections.resolve(deployment, self)
+        if self.problems:
+            raise InvalidContent(self.problems)
+        return deployment.model_copy(update={**of_parts, "warnings": tuple(self.warnings)})
 
     def _store(self, store: StoreConfig) -> StoreConfig:
-        url = self._environ.get(STORE_URL)
+        url = self.environ.get(STORE_URL)
         if store.url or not url:
             return store
         try:
             check_store_url(url)
         except ValueError as error:
-            self._refuse(("store", "url"), f"{STORE_URL}: {error}")
+            self.refuse(("store", "url"), f"{STORE_URL}: {error}")
         return store.model_copy(update={"url": url})
 
     def _policies(self, policies: PoliciesConfig) -> PoliciesConfig:
-        source = self._environ.get(POLICY_SOURCE)
+        source = self.environ.get(POLICY_SOURCE)
         if not source:
             return policies
         if source not in ("files", "store"):
-            self._refuse(("policies", "source"), f"{POLICY_SOURCE} is {source!r}; say files or store")
+            self.refuse(("policies", "source"), f"{POLICY_SOURCE} is {source!r}; say files or store")
             return policies
         return policies.model_copy(update={"source": source})
 
     def _service(self, path: KeyPath, service: ServiceConfig) -> ServiceConfig:
         key, reason = self._own_key(path, service, lacks_url=not service.base_url)
-        file = service.key_file and self._absolute(service.key_file)
+        file = service.key_file and self.absolute(service.key_file)
         return service.model_copy(update={"key": key, "unconfigured_reason": reason, "key_file": file})
 
     def _own_key(
@@ -212,22 +213,22 @@ class _Resolver:
         """Return the key for a server, and why it cannot be called yet, None if it can."""
         reason = self._why_no_url((*path, "base_url")) if lacks_url else None
         key = None
-        key_env = LOCAL_KEY if self._environ.get(LOCAL_KEY) and self._is_local(server) else server.key_env
+        key_env = LOCAL_KEY if self.environ.get(LOCAL_KEY) and self._is_local(server) else server.key_env
         try:
             if key_env:
-                key = secret_from_env(key_env, self._environ)
+                key = secret_from_env(key_env, self.environ)
                 reason = reason or (None if key else f"{key_env} is not set")
             elif server.key_file:
-                key = self._keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
+                key = self.keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
         except BadSecret as error:
             reason = reason or str(error)
-            self._refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
+            self.refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
         url = urlsplit(server.base_url)
-        if (auth := server.auth) is not None and not _is_installed(package := _PACKAGES[auth.kind]):
+        if (auth := server.auth) is not None and not is_importable(package := _PACKAGES[auth.kind]):
             message = f"{auth.kind} needs {package}, which is not installed: pip install 'tierline[{auth.kind}]'"
-            self._refuse((*path, "auth", "kind"), message)
+            self.refuse((*path, "auth", "kind"), message)
         if (key or auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
-            self._warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
+            self.warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason
 
     def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
@@ -235,7 +236,7 @@ class _Resolver:
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
         update: dict[str, Any] = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
-        update["key_file"] = backend.key_file and self._absolute(backend.key_file)
+        update["key_file"] = backend.key_file and self.absolute(backend.key_file)
         known = self._known.find(backend.base_url, backend.model)
         if known is not None:
             facts, given = known[0], backend.model_fields_set
@@ -254,13 +255,13 @@ class _Resolver:
         if price is None and reason is None and self._refuses_unknown:
             here = f" ({PROXIED}; write price: {{}} if nobody pays for it)" if backend.is_here else ""
             message = f"nobody states what it costs{here}, and prices.unknown says refuse; write input and output here"
-            self._refuse((*path, "price"), message)
+            self.refuse((*path, "price"), message)
         return backend.model_copy(update=update)
 
     def _warn_of_facts(self, path: KeyPath, backend: BackendConfig, facts: HostedModel) -> None:
         """Warn of a model that is about to be switched off, and of a price that is another model's."""
         if notice := retirement(facts.retires):
-            self._warn((*path, "model"), f"{backend.model} {notice}; choose another")
+            self.warn((*path, "model"), f"{backend.model} {notice}; choose another")
         price, known = backend.price, facts.price
         if price is None or known is None or "price" not in backend.model_fields_set:
             return
@@ -270,59 +271,59 @@ class _Resolver:
                 message = (
                     f"{backend.model} is known to cost ${expected:g} per million tokens of {side}, not ${stated:g}"
                 )
-                self._warn((*path, "price"), f"{message}; leave price out, unless that is your contract")
+                self.warn((*path, "price"), f"{message}; leave price out, unless that is your contract")
                 return
 
     def _local_context(self, backend: BackendConfig) -> int | None:
         """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""
-        context = self._environ.get(LOCAL_CONTEXT, "")
+        context = self.environ.get(LOCAL_CONTEXT, "")
         return int(context) if context.isdecimal() and self._is_local(backend) else None
 
     def _is_local(self, server: BackendConfig | ServiceConfig) -> bool:
-        return bool(server.base_url) and server.base_url == self._environ.get(LOCAL_URL, "").rstrip("/")
+        return bool(server.base_url) and server.base_url == self.environ.get(LOCAL_URL, "").rstrip("/")
 
     def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
         wanted = backend.confidence_head
         if wanted == "none":
             return None
-        file = shipped_head(backend.model) if wanted == "default" else self._absolute(Path(wanted))
+        file = shipped_head(backend.model) if wanted == "default" else self.absolute(Path(wanted))
         if file is None:
             return None
         try:
             head = ConfidenceHead.load(file)
         except ArtefactError as error:
-            self._refuse(path, f"{error}; fit one with `tierline fit train confidence`, or say none")
+            self.refuse(path, f"{error}; fit one with `tierline fit train confidence`, or say none")
             return None
         if wanted != "default" and head.model != backend.model:
-            self._warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
+            self.warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
         return head
 
     def _cross_encoder(self, wanted: str) -> Path | None:
         if wanted == "none":
             return None
         if wanted != "default":
-            return self._existing(("cross_encoder",), Path(wanted))
+            return self.existing(("cross_encoder",), Path(wanted))
         shipped = shipped_cross_encoder()
         if not shipped.is_dir():
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
-            self._refuse(("cross_encoder",), message)
+            self.refuse(("cross_encoder",), message)
         return shipped
 
     def _scorer(self, wanted: str) -> AnswerScorer | None:
         if wanted == "none":
             return None
-        file = self._existing(("scorer",), Path(wanted))
+        file = self.existing(("scorer",), Path(wanted))
         if file is None:
             return None
         try:
             return AnswerScorer.load(file)
         except ArtefactError as error:
-            self._refuse(("scorer",), f"{error}; fit one with `tierline fit train scorer`, or say none")
+            self.refuse(("scorer",), f"{error}; fit one with `tierline fit train scorer`, or say none")
             return None
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path
-        names = variables_in(self._written.at(tuple(section)).get(key))
+        names = variables_in(self.written.at(tuple(section)).get(key))
         if names:
             return f"{names[0]} is not set"
         return f"no base_url; ${{{LOCAL_URL}:-}} is the model that `tierline up` starts"
@@ -331,60 +332,38 @@ class _Resolver:
         keys = []
         try:
             for name in tenant.key_env:
-                key = secret_from_env(name, self._environ, LEAST_KEY)
+                key = secret_from_env(name, self.environ, LEAST_KEY)
                 if key is None:
                     raise BadSecret(f"{name} is not set")
                 keys.append(key)
             for file in tenant.key_file:
-                keys += self._keys_in_file((*path, "key_file"), file, least=LEAST_KEY)
+                keys += self.keys_in_file((*path, "key_file"), file, least=LEAST_KEY)
             if not keys:
                 raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
         except BadSecret as error:
-            self._refuse_secret(path, str(error))
+            self.refuse_secret(path, str(error))
         return tenant.model_copy(
             update={
                 "key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys),
-                "key_file": tuple(map(self._absolute, tenant.key_file)),
+                "key_file": tuple(map(self.absolute, tenant.key_file)),
             }
         )
 
     def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:
-        if admin is None:
-            return None
-        key, path = None, ("admin", "key_env")
-        if admin.key_env is None:
+        if admin is None or admin.key_env is None:
             return admin
-        try:
-            key = secret_from_env(admin.key_env, self._environ, LEAST_KEY)
-        except BadSecret as error:
-            self._refuse(path, str(error))
-        else:
-            if key is None:
-                self._refuse_secret(path, f"{admin.key_env} is not set; without a key nobody could use the admin API")
-            elif any(key_digest(key.get_secret_value().encode()) in tenant.key_digests for tenant in tenants.values()):
-                self._refuse(path, "is a tenant's key too; the admin API wants one of its own")
+        path = ("admin", "key_env")
+        key = self.secret(path, admin.key_env, "without a key nobody could use the admin API")
+        digest = None if key is None else key_digest(key.get_secret_value().encode())
+        if any(digest in tenant.key_digests for tenant in tenants.values()):
+            self.refuse(path, "is a tenant's key too; the admin API wants one of its own")
         return admin.model_copy(update={"key": key})
 
     def _alerts(self, alerts: AlertsConfig) -> AlertsConfig:
         if alerts.secret_env is None:
             return alerts
-        secret, path = None, ("alerts", "secret_env")
-        try:
-            secret = secret_from_env(alerts.secret_env, self._environ, LEAST_KEY)
-        except BadSecret as error:
-            self._refuse(path, str(error))
-        else:
-            if secret is None:
-                self._refuse_secret(path, f"{alerts.secret_env} is not set; without it no alert could be signed")
+        secret = self.secret(("alerts", "secret_env"), alerts.secret_env, "without it no alert could be signed")
         return alerts.model_copy(update={"secret": secret})
-
-    def _keys_in_file(self, path: KeyPath, file: Path, at_most: int | None = None, least: int = 1) -> list[Any]:
-        keys, warning = secrets_from_file(self._absolute(file), least)
-        if warning:
-            self._warn(path, warning)
-        if at_most is not None and len(keys) > at_most:
-            raise BadSecret(f"{file} holds {len(keys)} keys; one is wanted")
-        return keys
 
     def _keys_differ(self, tenants: dict[str, TenantConfig]) -> None:
         owner: dict[bytes, str] = {}
@@ -392,35 +371,7 @@ class _Resolver:
             for digest in tenant.key_digests:
                 other = owner.setdefault(digest, name)
                 if other != name:
-                    self._refuse(("tenants", name), f"has a key that is also {other!r}'s")
-
-    def _existing(self, path: KeyPath, file: Path | None) -> Path | None:
-        found = self._absolute(file) if file else None
-        if found and not found.exists():
-            self._refuse(path, f"no such file or folder: {found}")
-        return found
-
-    def _absolute(self, file: Path) -> Path:
-        return self._folder / file.expanduser()
-
-    def _refuse_secret(self, path: KeyPath, message: str) -> None:
-        """Refuse a secret that is not there, or cannot be read here, unless the command only reads."""
-        if not self._reads:
-            self._refuse(path, message)
-
-    def _refuse(self, path: KeyPath, message: str) -> None:
-        self._problems.append(self._written.problem(path, message))
-
-    def _warn(self, path: KeyPath, message: str) -> None:
-        self._warnings.append(self._written.problem(path, message))
-
-
-def _is_installed(package: str) -> bool:
-    """Return whether a package can be imported; none is but those around it."""
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False
+                    self.refuse(("tenants", name), f"has a key that is also {other!r}'s")
 
 
 def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
@@ -25,7 +25,7 @@ from gateway.backends.script import ScriptedRule
 from gateway.config.addresses import check_http_url, check_store_url, is_loopback
 from gateway.config.alerts import AlertsConfig
 from gateway.config.hooks import hook_of
-from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
+from gateway.config.identity import IdentityConfig, RoleConfig
 from gateway.config.keys import KeysConfig, OwnerTerms
 from gateway.config.model_facts import is_hosted_alone
 from gateway.config.prices import Dollars, Price
@@ -61,6 +61,9 @@ _OPENAIS: Final = (".openai.com", ".openai.azure.com")
 _ANTHROPICS: Final = ("thinking", "output_config")
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
+
+
+S = TypeVar("S", bound=Section)
 
 
 def _fit_for_a_header(value: str) -> str:
@@ -542,49 +545,6 @@ class PoliciesConfig(Section):
     store, which `tierline policy apply` changes for all replicas; the files seed it when it is empty, and no more."""
 
 
-KvCache = Literal["f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
-
-
-class LocalModel(Section):
-    """Model that `tierline up` serves with llama.cpp for a backend without a URL. `tierline serve` ignores this."""
-
-    gguf: OptionalPath = None
-    """Path of a GGUF file; None for the model that ships with Tierline."""
-    context: Annotated[Whole, Field(ge=256)] = 4096
-    """Context length in tokens, per slot."""
-    slots: Annotated[Whole, Field(ge=1, le=64)] = 4
-    """Requests served at the same time."""
-    threads: Count | None = None
-    """CPU threads; None for llama.cpp's default."""
-    gpu_layers: Annotated[Whole, Field(ge=0)] | None = None
-    """Layers that a GPU holds; None for as many as fit. It does not start with more than 0 where llama.cpp has none."""
-    kv_cache: KvCache = "f16"
-    """Type of the key-value cache's numbers."""
-    flash_attention: Literal["auto", "enabled", "disabled"] = "auto"
-    speculate: Literal["none", "ngram"] = "none"
-    """Whether tokens are proposed, of which the model then reads several at a time: `ngram` proposes what followed the
-    same three tokens before. Answers at temperature 0 stay the same."""
-    draft: OptionalPath = None
-    """Path of a smaller GGUF model with the same tokens that proposes them, too."""
-
-    @model_validator(mode="after")
-    def _small_cache_needs_flash_attention(self) -> LocalModel:
-        if self.flash_attention == "disabled" and self.kv_cache not in ("f32", "f16", "bf16"):
-            message = f"llama.cpp keeps {self.kv_cache} only with flash attention; write auto, or kv_cache: f16"
-            raise_findings([Finding(("flash_attention",), message)])
-        return self
-
-    @property
-    def engine_options(self) -> tuple[str, ...]:
-        """The arguments of `parts.local.local_tier` that say how llama.cpp runs it, where they are not its defaults."""
-        said = {
-            "--threads": self.threads, "--gpu-layers": self.gpu_layers, "--kv-cache": self.kv_cache,
-            "--flash-attention": self.flash_attention, "--speculate": self.speculate, "--draft": self.draft,
-        }  # fmt: skip
-        defaults = (None, "f16", "auto", "none")
-        return tuple(part for name, value in said.items() if value not in defaults for part in (name, str(value)))
-
-
 class PricesConfig(Section):
     """What models cost, beside what each backend's `price` says."""
 
@@ -622,19 +582,6 @@ class TelemetryConfig(Section):
     def captures(self, surface: str) -> bool:
         """Return whether the texts of this surface's requests are recorded."""
         return self.prompts if isinstance(self.prompts, bool) else surface in self.prompts
-
-
-class LedgerConfig(Section):
-    """The ledger in files, which `tierline up` writes, or `tierline ledger keep`. Never a gateway worker."""
-
-    keep: Seconds = 30 * 86400.0
-    """Age in seconds from which records are deleted; 0 writes none at all."""
-    folder: OptionalPath = None
-    """Where the files are; None for `ledger` in the state folder."""
-    rotate_after: Positive = 3600.0
-    """Age in seconds at which the hot file becomes a Parquet segment."""
-    rotate_size: Size = 64 << 20
-    """Size in bytes at which it does so before that."""
 
 
 class LogConfig(Section):
@@ -788,38 +735,11 @@ class Admin(Section):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-class ConsoleConfig(Section):
-    """Address and keys of the console, a process of its own. Without a key it serves this machine alone."""
-
-    enabled: bool = True
-    """Whether `tierline up` starts it."""
-    host: str = "127.0.0.1"
-    port: Port = 8790
-    key_env: Words | None = None
-    """Variable with the key of those who may also change policies."""
-    viewer_key_env: Words | None = None
-    """Variable with the key of those who may look."""
-    admin_key_env: Words | None = None
-    """Variable with the key of those who may do everything, keys and budgets too."""
-    login: LoginConfig | None = None
-    """How people sign in by an identity provider; None for keys alone."""
-    hosts: tuple[str, ...] = ()
-    """Further names by which this machine may be called where no key is required."""
-    gateway: str | None = None
-    """URL of the gateway whose `/readyz` the page Now tells. `tierline up` passes its own."""
-    gateway_key_env: Words | None = None
-    """Variable with the key that it is asked with: with tenants the admin's, for the details."""
-
-    @field_validator("gateway")
-    @classmethod
-    def _is_address(cls, gateway: str | None) -> str | None:
-        if gateway is not None and not gateway.startswith(("http://", "https://")):
-            raise ValueError(f"{gateway!r} is not an address; it begins with http:// or https://")
-        return gateway
-
-
 class Deployment(Section):
-    """The whole config of one deployment. Without `tenants` there is one, `default`, and no key is required."""
+    """The config of one deployment. Without `tenants` there is one, `default`, and no key is required.
+
+    A loaded one has the sections of the installed parts too (`gateway.config.sections`).
+    """
 
     host: str = "127.0.0.1"
     port: Port = 8787
@@ -843,10 +763,8 @@ class Deployment(Section):
     `tierline fit train scorer` wrote, or `none`."""
     answer_scorer: InstanceOf[AnswerScorer] | None = None
     """The scorer that `scorer` names, read by the loader."""
-    local_model: LocalModel = LocalModel()
     prices: PricesConfig = PricesConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
-    ledger: LedgerConfig = LedgerConfig()
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
@@ -861,7 +779,6 @@ class Deployment(Section):
     admin: Admin | None = None
     """Where the admin API listens; None without one."""
     access: Access = Access()
-    console: ConsoleConfig = ConsoleConfig()
     warnings: tuple[Problem, ...] = ()
     """Warnings about valid but doubtful values; set by the loader."""
 
@@ -888,20 +805,22 @@ class Deployment(Section):
 
     @model_validator(mode="after")
     def _people_have_issuers(self) -> Deployment:
-        findings, login = [], self.console.login
+        findings = []
         for i, role in enumerate(self.roles):
             if not self.identity.issuers or (role.issuer is not None and self.identity.find(role.issuer) is None):
                 findings.append(Finding(("roles", i), "its claims come from no issuer; list it in identity.issuers"))
-        if login is not None and self.identity.find(login.issuer) is None:
-            findings.append(Finding(("console", "login", "issuer"), "no such issuer; list it in identity.issuers"))
-        if login is not None and not self.roles:
-            findings.append(Finding(("console", "login"), "nobody who signs in may do anything; give them `roles`"))
         if len(self.identity.issuers) > 1:
             message = "any of several issuers could say so of its people; name the one that may as `issuer`"
             findings += [Finding(("roles", n), message) for n, role in enumerate(self.roles) if role.issuer is None]
         if self.admin is not None and self.admin.key_env is None and not self.roles:
             findings.append(Finding(("admin",), "nobody could use it; name a key with key_env, or give people `roles`"))
         raise_findings(findings)
+        return self
+
+    def of(self, kind: type[S]) -> S:
+        """Return the config as one that has a part's sections; a config that was loaded has those of every part."""
+        if not isinstance(self, kind):
+            raise TypeError(f"this config has no {kind.__name__}")
         return self
 
     @property

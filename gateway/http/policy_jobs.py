@@ -16,6 +16,7 @@ import orjson
 
 from gateway import own_command
 from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.seams import archive_part
 from gateway.steps import Steps
 from policies.loader import DEFAULTS
 
@@ -82,8 +83,10 @@ class PolicyJobs:
         stack = contextlib.ExitStack()
         file = stack.enter_context(policy_file(self.steps, "candidate", text))
         words = ["policy", action, str(file), "--since", since, "--json"]
-        if self.steps.deployment.ledger.folder is not None:
-            words += ["--ledger", str(self.steps.deployment.ledger.folder)]
+        archive = archive_part()
+        folder = None if archive is None else archive.archive_folder(self.steps.deployment)
+        if folder is not None:
+            words += ["--ledger", str(folder)]
         if action == "plan":
             words += ["--policies", str(self.steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]
         self._is_starting = True

@@ -21,9 +21,9 @@ class StandardPart(NamedTuple):
     """Describe a part.
 
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
-    those of other parts that do not run without it. `sections` are those of the config that only it reads, `settings`
-    the keys of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of.
-    `distribution` is what pip installs it as.
+    those of other parts that do not run without it. `sections` are those of the config that only it reads, which its
+    module `config` defines; `settings` the keys of policies. `provides` are the seams of `gateway.seams` that its
+    module `part` has the functions of. `distribution` is what pip installs it as.
     """
 
     name: str
@@ -55,6 +55,7 @@ PARTS: Final = (
         ("console", "top", "mcp", "fit learn", "policy replay", "policy plan"),
         ("ledger",),
         "tierline-ledger",
+        provides=("archive",),
     ),
     StandardPart(
         "lab",
@@ -69,7 +70,15 @@ PARTS: Final = (
         ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
     ),
-    StandardPart("console", "watching", ("console", "top", "mcp"), ("demo",), ("console",), "tierline-console"),
+    StandardPart(
+        "console",
+        "watching",
+        ("console", "top", "mcp"),
+        ("demo",),
+        ("console",),
+        "tierline-console",
+        provides=("console",),
+    ),
     StandardPart(
         "hit_audits",
         "audits of hits",
@@ -136,6 +145,11 @@ def providers(seam: str) -> list[ModuleType]:
     """Return the modules that have the functions of a seam which several parts may provide, in their order."""
     installed = [part.name for part in PARTS if seam in part.provides and part.installed]
     return [import_module(f"{_PACKAGE}.{name}.part") for name in installed]
+
+
+def config_modules() -> Iterator[ModuleType]:
+    """Import and yield the module `config` of each installed part that has sections of the config."""
+    yield from (import_module(f"{_PACKAGE}.{part.name}.config") for part in PARTS if part.installed and part.sections)
 
 
 def absent(what: str, part: StandardPart) -> str:

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import httpx2
 
-from gateway.config.schema import LocalModel
 from gateway.parts.local.child import Child
+from gateway.parts.local.config import LocalModel
 from gateway.parts.local.local_model import find_gguf, local_child
 from gateway.parts.local.state import claimed_folder
 

@@ -17,9 +17,9 @@ from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
-from gateway.cli.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.config.loader import default_config
 from gateway.config.schema import CloudAuth, Deployment, Keyed
+from gateway.config.sections import sections_of_parts
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.registry.checks import FileDrift
@@ -96,9 +96,10 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None:
         written = read_yaml(args.config or default_config())
         warnings += [written.problem(path, doubt) for path, doubt in _without_credentials(deployment)]
-    if deployment is not None and (gguf := deployment.local_model.gguf) is not None and lacks_chat_template(gguf):
+    if deployment is not None:
         written = read_yaml(args.config or default_config())
-        warnings.append(written.problem(("local_model", "gguf"), f"{gguf.name} {NO_TEMPLATE}"))
+        doubts = [doubt for sections in sections_of_parts() for doubt in sections.doubts(deployment)]
+        warnings += [written.problem(doubt.path, doubt.message) for doubt in doubts]
     if deployment is not None and deployment.policies.source == "store":
         written = read_yaml(args.config or default_config())
         drift = asyncio.run(_drift(deployment, launch.policy_source(deployment)))
@@ -189,17 +190,13 @@ def _as_text(found: Findings) -> str:
     lines += [f"{warning} (warning)" for warning in found.warnings]
     if found.deployment is not None:
         for tier in found.deployment.tiers:
-            engine = ""
             models = ", ".join(dict.fromkeys(backend.model for backend in tier.backends))
             state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
             if any(backend.kind == "scripted" for backend in tier.backends):
                 state += ", scripted: replies come from the config, not from a model"
             if any(backend.wants_local_model for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"
-                if options := found.deployment.local_model.engine_options:
-                    engine = f"engine   {tier.name:<14} {' '.join(options).replace('--', '')}"
             lines.append(f"tier     {tier.name:<14} {models:<28} {state}")
-            lines += [engine] if engine else []
             lines += [
                 f"head     {backend.name:<14} {backend.model:<28} {backend.head.version}"
                 for backend in tier.backends
@@ -210,6 +207,8 @@ def _as_text(found: Findings) -> str:
                 for backend in tier.backends
                 if backend.sets_fields
             ]
+        for sections in sections_of_parts():
+            lines += sections.summary(found.deployment)
         for name, service in found.deployment.services.items():
             state = f"unconfigured: {service.unconfigured_reason}" if service.unconfigured_reason else "configured"
             lines.append(f"service  {name:<14} {service.base_url:<28} {state}")

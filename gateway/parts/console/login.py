@@ -17,11 +17,11 @@ from urllib.parse import urlencode, urlsplit
 
 import orjson
 
-from gateway.config.identity import LoginConfig
 from gateway.errors import Unauthorized
 from gateway.keys.identities import Identities
 from gateway.keys.roles import Person
 from gateway.keys.tokens import BadToken
+from gateway.parts.console.config import LoginConfig
 
 TRY_S: Final = 600
 _LONGEST: Final = 2000

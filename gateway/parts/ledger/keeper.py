@@ -28,7 +28,7 @@ from gateway.parts.ledger.tier_worth import tier_worth
 from gateway.telemetry.decisions import BASES
 
 if TYPE_CHECKING:
-    from gateway.config.schema import LedgerConfig
+    from gateway.parts.ledger.config import LedgerConfig
 
 _log = logging.getLogger("tierline.archive")
 

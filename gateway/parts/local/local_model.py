@@ -8,9 +8,9 @@ import secrets
 import sys
 from pathlib import Path
 
-from gateway.config.schema import LocalModel
 from gateway.parts.local import CannotStart, local_tier
 from gateway.parts.local.child import ChildSpec, without_secrets
+from gateway.parts.local.config import LocalModel
 from gateway.parts.local.http_probe import get
 from gateway.parts.local.state import StateFolder
 

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gateway.cli.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
 from gateway.config.schema import LOCAL_URL, Deployment, TierConfig
@@ -18,6 +17,8 @@ from gateway.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.parts.local.child import Child, ChildSpec
+from gateway.parts.local.config import LocalSections
+from gateway.parts.local.gguf_header import NO_TEMPLATE, lacks_chat_template
 from gateway.parts.local.local_model import NAME as LOCAL
 from gateway.parts.local.local_model import find_gguf, local_child
 from gateway.parts.local.roles import CONSOLE, Listen, Roles
@@ -25,6 +26,7 @@ from gateway.parts.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.parts.local.store_child import NAME as STORE
 from gateway.parts.local.store_child import store_child
 from gateway.parts.standard import part_missing_for
+from gateway.seams import ConsolePlace, archive_part, console_part
 
 EMBEDDED = "embedded Valkey"
 
@@ -42,9 +44,7 @@ class Plan:
 def make_plan(launch: Launch, state: StateFolder, console_port: int | None = None) -> Plan:
     """Decide what to start; `console_port` is in place of the config's. Raises CannotStart, and ConfigError."""
     deployment = launch.deployment(os.environ)
-    if console_port is not None:
-        own = deployment.console.model_copy(update={"port": console_port})
-        deployment = deployment.model_copy(update={"console": own})
+    local_model = deployment.of(LocalSections).local_model
     listen = _listen(deployment, launch.workers)
     listens = deployment.model_copy(update={"port": listen.port}).addresses
     specs: list[ChildSpec] = []
@@ -53,27 +53,30 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         spec, extra_env["TIERLINE_STORE_URL"] = store_child(state, deployment.store.memory)
         specs.append(spec)
     if deployment.wants_local_model:
-        spec, extra_env[LOCAL_URL], extra_env[LOCAL_KEY] = local_child(deployment.local_model, state)
-        extra_env[LOCAL_CONTEXT] = str(deployment.local_model.context)
+        spec, extra_env[LOCAL_URL], extra_env[LOCAL_KEY] = local_child(local_model, state)
+        extra_env[LOCAL_CONTEXT] = str(local_model.context)
         specs.append(spec)
         if not os.environ.get("TIERLINE_LOCAL_MODEL"):
             # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
-            _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(deployment.local_model.gguf)
+            _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
-    roles = Roles(launch, state, store_url, deployment.ledger.folder or state.path / "ledger", known)
-    if deployment.ledger.keep and part_missing_for("ledger") is None:
+    archive = archive_part()
+    folder = None if archive is None else archive.archive_folder(deployment)
+    roles = Roles(launch, state, store_url, folder or state.path / "ledger", known)
+    if archive is not None and archive.keeps_archive(deployment):
         specs.append(roles.keeper())
     if deployment.policies.source == "store" and part_missing_for("policy judge") is None:
         specs.append(roles.judge())
     specs.append(roles.gateway(listen, listens, extra_env))
-    console = _console(deployment)
-    if console is not None:
-        own = deployment.console
-        secret = own.login.client_secret_env if own.login is not None else None
-        keys = (own.key_env, own.viewer_key_env, own.admin_key_env, own.gateway_key_env, secret, KEY_SECRET)
+    console, console_url = console_part(), None
+    place = None if console is None else console.console_place(deployment)
+    if place is not None:
+        at = _console_listen(place if console_port is None else place._replace(port=console_port))
+        console_url = at.url
+        keys = (*place.secrets, KEY_SECRET)
         known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
-        specs.append(replace(roles, known=known).console(console, own.gateway or listen.url))
+        specs.append(replace(roles, known=known).console(at, place.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
     admin = deployment.admin
@@ -84,7 +87,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         pid=os.getpid(),
         admin_url=admin.url if admin else None,
         admin_key_env=admin.key_env if admin else None,
-        console_url=console.url if console else None,
+        console_url=console_url,
         config=str(launch.config.resolve()) if launch.config else None,
         policies=str(launch.policies.resolve()) if launch.policies else None,
     )
@@ -105,16 +108,14 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
     return Listen(host, port, workers)
 
 
-def _console(deployment: Deployment) -> Listen | None:
-    """Return where the console will listen: at a free port where another program has its own. None for no console."""
-    config = deployment.console
-    if not config.enabled or part_missing_for("console") is not None:
-        return None
+def _console_listen(place: ConsolePlace) -> Listen:
+    """Return where the console will listen: at a free port where another program has its own."""
+    host, port = place.host, place.port
     try:
-        port = config.port if config.port and not why_not_listen(config.host, config.port) else free_port(config.host)
+        port = port if port and not why_not_listen(host, port) else free_port(host)
     except OSError as error:
-        raise CannotStart(f"the console cannot listen on {config.host}: {error.strerror or error}") from error
-    return Listen(config.host, port, 1)
+        raise CannotStart(f"the console cannot listen on {host}: {error.strerror or error}") from error
+    return Listen(host, port, 1)
 
 
 async def gather_facts(
@@ -122,13 +123,10 @@ async def gather_facts(
 ) -> BannerFacts:
     """Return the facts for the banner, once all children are up; an external store is sent a PING."""
     ready = {child.spec.name: child.ready for child in children}
-    tenants = plan.deployment.tenants.values()
+    tenants, gguf = plan.deployment.tenants.values(), plan.deployment.of(LocalSections).local_model.gguf
     return BannerFacts(
         url=plan.up.url,
-        tiers=[
-            BannerRow(tier.name, _tier_state(tier, plan.up, ready, state, plan.deployment.local_model.gguf))
-            for tier in plan.deployment.tiers
-        ],
+        tiers=[BannerRow(tier.name, _tier_state(tier, plan.up, ready, state, gguf)) for tier in plan.deployment.tiers],
         store=await _store_state(plan.up.store_url, ready, state),
         surfaces=surfaces,
         default_surface=plan.deployment.default_surface,

@@ -15,7 +15,7 @@ from gateway.config.loader import default_config
 from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead
 from routing.difficulty.model import SHEET_FILE, shipped_artefact
-from tests.gateway.cli.test_gguf_header import gguf
+from tests.parts.local.test_gguf_header import gguf
 from tests.support.gateway import environment
 from tests.support.heads import mean_scorer, write_head
 from tests.support.template import run_command

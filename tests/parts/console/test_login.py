@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 from cache.store.redis_store import RedisStore
 from gateway.audit.trail import AuditTrail
-from gateway.config.identity import IdentityConfig, LoginConfig, RoleConfig
-from gateway.config.schema import ConsoleConfig
+from gateway.config.identity import IdentityConfig, RoleConfig
 from gateway.keys.identities import Identities
 from gateway.parts.console import login as login_module
 from gateway.parts.console.access import COOKIE
 from gateway.parts.console.app import ConsoleApp
+from gateway.parts.console.config import ConsoleConfig, LoginConfig
 from gateway.parts.console.server import CannotServeConsole, access_of, login_of
 from gateway.parts.ledger.live import LiveArchive
 from tests.gateway.telemetry.conftest import server, store

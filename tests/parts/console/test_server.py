@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.config.schema import ConsoleConfig
+from gateway.parts.console.config import ConsoleConfig
 from gateway.parts.console.server import CannotServeConsole, gateway_of, serve_console
 from gateway.server import connection_limits
 from tests.gateway.telemetry.conftest import server, store

@@ -10,6 +10,7 @@ import pytest
 
 from gateway.backends.scripted import ScriptedTransport
 from gateway.config.launch import Launch
+from gateway.parts.console.part import console_place
 from gateway.parts.local.commands.demo import _CONFIG
 from gateway.parts.local.demo.policies import write_policies
 from gateway.parts.local.demo.scenes import draw_scenes, read_scenes
@@ -52,7 +53,8 @@ def test_all_backends_are_scripted_and_the_port_of_the_console_is_free_to_choose
     backends = [backend for tier in deployment.tiers for backend in tier.backends]
     assert deployment.scripted_models == ("scripted-small", "scripted-large")
     assert {backend.kind for backend in backends} == {"scripted"}
-    assert deployment.console.port == 0 and Launch(config=_CONFIG).deployment({}).console.port == 8790
+    ports = [console_place(each) for each in (deployment, Launch(config=_CONFIG).deployment({}))]
+    assert [place and place.port for place in ports] == [0, 8790]
     assert all(ScriptedTransport(backend.script, max_reply=1 << 20) for backend in backends)
 
 

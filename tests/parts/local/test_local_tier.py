@@ -12,8 +12,8 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.config.loader import default_config, load_deployment
-from gateway.config.schema import LocalModel
 from gateway.parts.local import CannotStart
+from gateway.parts.local.config import LocalModel
 from gateway.parts.local.local_model import find_gguf, local_child
 from gateway.parts.local.state import claimed_folder, free_port
 from policies.errors import ConfigError

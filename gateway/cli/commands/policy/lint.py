@@ -16,6 +16,7 @@ from gateway.cli.flags import add_json_flag, duration
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.report import print_json
+from gateway.seams import archive_part
 from policies.codes import CODES, is_error
 from policies.edit import CannotEdit
 from policies.errors import ConfigError, Problem
@@ -66,8 +67,8 @@ def run(args: argparse.Namespace) -> int:
     from gateway.parts.ledger.query import QueryError, connect
 
     folder = args.ledger or Path(".state") / "ledger"
-    if args.ledger is None and deployment is not None:
-        folder = deployment.ledger.folder or deployment.embedding.state / "ledger"
+    if args.ledger is None and deployment is not None and (archive := archive_part()) is not None:
+        folder = archive.archive_folder(deployment) or deployment.embedding.state / "ledger"
     oldest = None if args.since is None else time.time() - args.since
     try:
         with connect(folder) as database:

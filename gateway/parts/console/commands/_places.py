@@ -23,9 +23,10 @@ def add_place_flags(parser: argparse.ArgumentParser) -> None:
 def places_of(args: argparse.Namespace) -> PolicyPlaces:
     """Return the deployment and its places, by these flags. Raises ConfigError, and CommandError without a store."""
     from gateway.parts.console.page import PolicyPlaces
+    from gateway.parts.ledger.config import LedgerSections
 
     launch = launch_of(args)
     deployment = launch.deployment(reads=True)
-    folder = ledger_folder(args, deployment.ledger.folder)
+    folder = ledger_folder(args, deployment.of(LedgerSections).ledger.folder)
     logs = Path(args.state) / "logs"
     return PolicyPlaces(deployment, launch.policy_source(deployment), folder, args.config, store_url(args), logs)

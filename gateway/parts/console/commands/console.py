@@ -29,11 +29,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises CommandError and ConfigError."""
+    from gateway.parts.console.config import ConsoleSections
     from gateway.parts.console.server import CannotServeConsole, serve_console
 
     places = places_of(args)
-    deployment = places.deployment
-    gateway = args.gateway or deployment.console.gateway
+    config = places.deployment.of(ConsoleSections).console
+    gateway = args.gateway or config.gateway
     if gateway is None and not args.config and not args.store:
         gateway = gateway_url(Path(args.state))
     if gateway is not None and not gateway.startswith(("http://", "https://")):
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: value for name, value in wanted if value is not None}
     os.nice(_NICENESS)
     try:
-        asyncio.run(serve_console(places, deployment.console.model_copy(update=given), dict(os.environ)))
+        asyncio.run(serve_console(places, config.model_copy(update=given), dict(os.environ)))
     except (CannotServeConsole, ValueError) as error:
         raise CommandError(str(error)) from None
     return Exit.OK

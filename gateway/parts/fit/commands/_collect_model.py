@@ -149,8 +149,8 @@ async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, st
 
     Raises CannotStart.
     """
-    from gateway.config.schema import LocalModel
     from gateway.parts.local.child import Child
+    from gateway.parts.local.config import LocalModel
     from gateway.parts.local.local_model import find_gguf, local_child
     from gateway.parts.local.state import claimed_folder
 

@@ -23,7 +23,7 @@ from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout, printable
 
 if TYPE_CHECKING:
-    from gateway.config.schema import LedgerConfig
+    from gateway.parts.ledger.config import LedgerConfig
 
 _LAST_PAGE_S: Final = 3.0
 _PAGE: Final = 200
@@ -80,9 +80,11 @@ def _tail(args: argparse.Namespace) -> int:
 
 def _keep(args: argparse.Namespace) -> int:
     from gateway.config.loader import load_deployment  # slow to import, and not needed by the other actions
-    from gateway.config.schema import LedgerConfig
+    from gateway.parts.ledger.config import LedgerConfig, LedgerSections
 
-    config = load_deployment(args.config, reads=True).ledger if args.config else LedgerConfig()
+    config = LedgerConfig()
+    if args.config:
+        config = load_deployment(args.config, reads=True).of(LedgerSections).ledger
     if not config.keep:
         raise CommandError("the config says ledger: {keep: 0s}, so no files are kept")
     folder = ledger_folder(args, config.folder)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.gguf_header import lacks_chat_template
 from gateway.config.schema import BackendConfig, TierConfig
+from gateway.parts.local.gguf_header import lacks_chat_template
 from gateway.parts.local.local_model import find_gguf
 from gateway.parts.local.plan import _tier_state
 from gateway.parts.local.state import StateFolder, Up
