@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -25,7 +25,6 @@ from gateway.http.messages import explain, start_events
 from gateway.request.reply import QUIET_S, REPLY_HEADERS, STILL_ALIVE
 
 if TYPE_CHECKING:
-    from gateway.dialects.client import StreamWriter
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header
 
@@ -36,10 +35,20 @@ _KNOWN_EARLY: Final = frozenset(name for name, header in REPLY_HEADERS.items() i
 _LATE: Final = frozenset(name for name, header in REPLY_HEADERS.items() if header.known == "late")
 
 
+class LivingStream(Protocol):
+    """What begins a stream in another API than chat completions."""
+
+    def begin(self) -> bytes:
+        """Begin the stream before anything of its answer is known; return its first events, b'' if there are none."""
+
+    def alive(self) -> bytes:
+        """Return an event that shows, after `begin`, that the connection works; b'' if the API has none."""
+
+
 class EarlyHead:
     """Send the early head of one stream: call `begin`, then `stopped` before sending anything else, or `abandon`."""
 
-    def __init__(self, request: RequestContext, send: Any, writer: StreamWriter | None = None) -> None:
+    def __init__(self, request: RequestContext, send: Any, writer: LivingStream | None = None) -> None:
         """Prepare the head. `writer` is that of a client which does not speak chat completions."""
         self._request = request
         self._send = send

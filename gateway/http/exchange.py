@@ -1,4 +1,4 @@
-"""Handle one request for an answer and its reply, in the client's dialect: all steps around the pipeline."""
+"""Handle one request for an answer and its reply: all steps around the pipeline."""
 
 from __future__ import annotations
 
@@ -9,14 +9,11 @@ from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal
-
-import orjson
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 from gateway import pipeline
 from gateway.chat.completions import wants_usage
-from gateway.dialects.client_paths import client_path
-from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, InvalidRequest, RequestTooLarge, retry_after
+from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context
 from gateway.http.early_head import EarlyHead
 from gateway.http.messages import (
@@ -29,7 +26,6 @@ from gateway.http.messages import (
     start_events,
     with_null_usage,
 )
-from gateway.http.translated_events import translated
 from gateway.http.tried_policy import TRY, tried_policy
 from gateway.keys.records import ANYBODY
 from gateway.request.context import Client, ClientGone
@@ -41,8 +37,8 @@ from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
 
 if TYPE_CHECKING:
-    from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.dialects.native import Native
+    from gateway.http.early_head import LivingStream
     from gateway.request.admission import Holding
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
@@ -172,24 +168,26 @@ class BaseExchange:
                 await self.fail(error)
 
 
-class Exchange(BaseExchange):
-    """Handle one request and its reply: steps 1 to 3, `pipeline.answer`, steps 10 and 11."""
+class ReadRequest(NamedTuple):
+    """A request's body as its client wrote it and as chat completions, which may be one, and what comes with it."""
 
-    def __init__(
-        self,
-        steps: Steps,
-        bodies: ChatBodies,
-        scope: Any,
-        receive: Any,
-        send: Any,
-        dialect: ClientDialect | None = None,
-    ) -> None:
-        """Prepare the exchange. `dialect` translates for a client that does not speak chat completions."""
+    given: dict[str, Any]
+    body: dict[str, Any]
+    native: Native | None
+    """The own form of a body that was translated."""
+    large: bool
+
+
+class Exchange(BaseExchange):
+    """Handle one request and its reply: steps 1 to 3, `pipeline.answer`, steps 10 and 11.
+
+    It speaks chat completions. An exchange of another API translates in `read`, `whole_body`, `stream_events`,
+    `error_body` and `error_event`.
+    """
+
+    def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, scope, receive, send)
         self._bodies = bodies
-        self._dialect = dialect
-        self._writer: StreamWriter | None = None
-        """Writes the stream of a client that does not speak chat completions."""
         self._started = False
         self._events_open = False
         """Whether a stream's head was sent but not its end, so that an error can only be sent as an event."""
@@ -213,18 +211,9 @@ class Exchange(BaseExchange):
         """Read the request, give it to the pipeline, and return the pipeline's reply; None if it needs no answer."""
         steps, headers = self.steps, self.headers
         await self.admit()
-        raw = await self.body(steps.deployment.limits.body)
-        native = given = None
-        if self._dialect is None:
-            body, large = await self._bodies.read(raw)
-            self._null_usage = wants_usage(body)
-        else:
-            given, large = await self._bodies.read_object(raw)
-            body, native, large = await self._dialect.read(given, self.ledger.tenant, large=large)
-            await self._check(body, native, large=large)
-            self._translated()
+        given, body, native, large = await self.read(await self.body(steps.deployment.limits.body))
         self.ledger.requested_model = body["model"]
-        self.ledger.user = user_of(self.ledger.tenant, body if given is None else given)
+        self.ledger.user = user_of(self.ledger.tenant, given)
         tried = None
         if TRY in headers:
             tried, self.ledger.arm = await tried_policy(steps, headers, self.caller, body["model"]), PLAYGROUND
@@ -249,13 +238,9 @@ class Exchange(BaseExchange):
         for admission in steps.admissions:
             if (entering := admission.enter(request)) is not None:
                 request = await entering
-        if self._dialect is not None and (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
-            self._dialect.limited(limit)
         await self._accepted(request)
         if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:
-            if self._dialect is not None:
-                self._writer = self._dialect.stream()
-            self._early_head = EarlyHead(request, self.send, self._writer)
+            self._early_head = EarlyHead(request, self.send, self.living_stream())
             self._early_head.begin()
         reply = await pipeline.answer(request, steps)
         if self.client.absent:  # the client left, and the answer was made for followers
@@ -265,8 +250,31 @@ class Exchange(BaseExchange):
             raise ClientGone
         return reply
 
-    def _translated(self) -> None:
-        """Do what a dialect's request asks for before its headers are read."""
+    async def read(self, raw: bytes) -> ReadRequest:
+        """Return the request that a body is. Raises ApiError, by the field's own path."""
+        body, large = await self._bodies.read(raw)
+        self._null_usage = "stream_options" in body and wants_usage(body)
+        return ReadRequest(body, body, None, large)
+
+    def living_stream(self) -> LivingStream | None:
+        """Return what begins a stream early in another API than chat completions."""
+        return None
+
+    def whole_body(self, body: bytes) -> bytes:
+        """Return the body of a whole reply, by that of chat completions."""
+        return body
+
+    def stream_events(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """Return the events of a streamed reply, by those of chat completions."""
+        return events
+
+    def error_body(self, error: ApiError) -> bytes:
+        """Return the body of an error reply."""
+        return error.body()
+
+    def error_event(self, error: ApiError) -> bytes:
+        """Return the event that ends a stream with an error."""
+        return b"data: " + error.body() + b"\n\n"
 
     async def _prepare(self, request: RequestContext) -> None:
         """Answer a request that `_prepares`."""
@@ -275,22 +283,12 @@ class Exchange(BaseExchange):
     async def _accepted(self, request: RequestContext) -> None:
         """Do what is to be done once it is clear that the request will be answered, before it is."""
 
-    async def _check(self, body: dict[str, Any], native: Native | None, *, large: bool) -> None:
-        """Check a translated body. Raises InvalidRequest, by the client's own path."""
-        try:
-            await self._bodies.check(body, large=large)
-        except InvalidRequest as error:
-            if error.param is None or (param := client_path(native, error.param)) == error.param:
-                raise
-            message = error.message.replace(error.param, param)
-            raise InvalidRequest(message, code=error.code, param=param) from None
-
     async def _send_body(self, reply: Reply) -> None:
         self.ledger.status = 200
         headers = self.explained()
         headers += reply.extra
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
-        body = reply.body if self._dialect is None else self._dialect.whole(orjson.loads(reply.body))
+        body = self.whole_body(reply.body)
         self._started = True
         await send_json(self.send, 200, headers, body)
 
@@ -299,9 +297,7 @@ class Exchange(BaseExchange):
         headers = self.explained()
         headers += reply.extra
         send, null_usage = self.send, self._null_usage
-        if self._dialect is not None:
-            self._writer = self._writer or self._dialect.stream()
-            events = translated(events, self._writer)
+        events = self.stream_events(events)
         try:
             if self._early_head is not None and await self._early_head.stopped():
                 events = self._early_head.events(events, reply.extra)
@@ -334,15 +330,8 @@ class Exchange(BaseExchange):
             if reply.stream is not None:
                 reply.stream.close()
 
-    def explained(self) -> list[Header]:
-        """See `BaseExchange.explained`. What a text completion's answer left out has its own names."""
-        ledger = self.ledger
-        if ledger.dropped and self._dialect is not None:
-            ledger.dropped = tuple(dict.fromkeys(map(self._dialect.path_of, ledger.dropped)))
-        return super().explained()
-
     async def fail(self, error: ApiError) -> None:
-        """Tell the client of the error in its dialect: as the reply, or as an event of a stream that is open."""
+        """Tell the client of the error: as the reply, or as an event of a stream that is open."""
         if self.client.absent:
             self.client_left()
             return
@@ -350,23 +339,15 @@ class Exchange(BaseExchange):
         self.ledger.error, self.ledger.refused = error.code or error.type, error.refuses
         if self._events_open:
             self._events_open = False
-            await self.send({"type": "http.response.body", "body": self._error_event(error)})
+            await self.send({"type": "http.response.body", "body": self.error_event(error)})
         if self._started:
             return
         if self._early_head is not None and await self._early_head.stopped():
             self.ledger.status = 200
-            await self._early_head.fail(self._error_event(error))
+            await self._early_head.fail(self.error_event(error))
             return
         self.ledger.status = error.status
         before_end = partial(linger, self.receive) if isinstance(error, RequestTooLarge) else None
         self._started = True
-        body = error.body() if self._dialect is None else self._dialect.error(error)
-        await send_json(self.send, error.status, [*self.explained(), *error.headers], body, before_end)
-
-    def _error_event(self, error: ApiError) -> bytes:
-        """Return the event that ends a stream with an error, in the client's dialect."""
-        if self._dialect is None:
-            return b"data: " + error.body() + b"\n\n"
-        if self._writer is None:
-            self._writer = self._dialect.stream()
-        return self._writer.error(orjson.loads(error.body())["error"])
+        headers = [*self.explained(), *error.headers]
+        await send_json(self.send, error.status, headers, self.error_body(error), before_end)

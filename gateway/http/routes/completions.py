@@ -16,9 +16,9 @@ import orjson
 
 from gateway.dialects.completions import CompletionsClient, prompts_of
 from gateway.errors import ApiError, InvalidRequest
-from gateway.http.exchange import Exchange
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
 from gateway.http.routes.passthrough import PassedOn
+from gateway.http.translated_exchange import TranslatedExchange
 from gateway.off_loop import off_loop
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
@@ -66,7 +66,7 @@ class TextCompletions:
             await self._passed_on("completions", scope, given.receive, send, given.model)
         elif prompts is None or len(prompts) == 1:
             # Whatever is wrong with the body, the exchange finds it again and records the request.
-            await Exchange(self._steps, self._bodies, scope, given.receive, send, CompletionsClient()).run()
+            await TranslatedExchange(self._steps, self._bodies, scope, given.receive, send, CompletionsClient()).run()
         else:
             await _Batch(self._steps, self._bodies, scope, given, send).run(prompts)
 
@@ -235,7 +235,7 @@ class _Batch:
             headers = [(name, value) for name, value in self._scope["headers"] if name not in _OF_REQUEST]
             headers.append((b"x-request-id", f"{self._request_id[:_MOST_ID]}.{place}".encode("latin-1")))
             scope, dialect = {**self._scope, "headers": headers}, CompletionsClient(place * n)
-            await Exchange(self._steps, self._bodies, scope, part.receive, part.send, dialect).run()
+            await TranslatedExchange(self._steps, self._bodies, scope, part.receive, part.send, dialect).run()
             part.body = b""
             self._failed = self._failed or part.status != 200
 

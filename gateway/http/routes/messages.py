@@ -6,8 +6,8 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from gateway.dialects.messages.client import MessagesClient
-from gateway.http.exchange import Exchange
 from gateway.http.messages import request_id_of
+from gateway.http.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import known_headers
 
@@ -36,7 +36,7 @@ class Messages:
         return _MessagesExchange(self._steps, self._bodies, scope, receive, named, dialect).run()
 
 
-class _MessagesExchange(Exchange):
+class _MessagesExchange(TranslatedExchange):
     dialect_of_limits = "anthropic"
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.dialects.responses.client import Lifetime, ResponsesClient
-from gateway.http.exchange import Exchange
+from gateway.http.exchange import ReadRequest
 from gateway.http.messages import send_json, start_events
+from gateway.http.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, known_headers
 from policies.loader import AUTO
@@ -52,7 +53,7 @@ class ResponsesEndpoint:
         return exchange.run()
 
 
-class ResponsesExchange(Exchange):
+class ResponsesExchange(TranslatedExchange):
     """One request and its reply, and what it holds meanwhile.
 
     A request with `background: true` has its reply as soon as it is accepted, of status `queued`; the task goes on
@@ -81,13 +82,16 @@ class ResponsesExchange(Exchange):
         await super().admit()
         self._response.owner = self.caller.owner
 
-    def _translated(self) -> None:
+    async def read(self, raw: bytes) -> ReadRequest:
+        """See `Exchange.read`."""
+        read = await super().read(raw)
         self._prepares = not self._response.generates
         if self._response.compacts:  # of two conversations that are alike, neither's summary is the other's
             self.headers[b"x-tierline-cache"] = b"no-cache, no-store"
         if self._response.background:  # a client's time limit is one for the reply, which it has at once
             for name in _CLIENTS_LIMITS:
                 self.headers.pop(name, None)
+        return read
 
     async def _prepare(self, request: RequestContext) -> None:
         self.ledger.surface += "/prewarm"
@@ -97,6 +101,7 @@ class ResponsesExchange(Exchange):
         await self.send({"type": "http.response.body", "body": self._response.prepared()})
 
     async def _accepted(self, request: RequestContext) -> None:
+        await super()._accepted(request)
         client = self._response
         if not client.background:
             return
@@ -107,8 +112,7 @@ class ResponsesExchange(Exchange):
         self.client.detach()
         self.ledger.status = 200
         if request.features.stream:
-            self._writer = client.stream()
-            first = self._writer.begin()
+            first = self.living_stream().begin()
             await self.steps.background.open_events(run, first, request.budget_s())
             self._listens = self._started = self._events_open = True
             await start_events(self._to_client, self.explained())

@@ -1,0 +1,83 @@
+"""Handle one request and its reply in another API than chat completions, as its `ClientDialect` translates them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from gateway.dialects.client_paths import client_path
+from gateway.errors import ApiError, InvalidRequest
+from gateway.http.exchange import Exchange, ReadRequest
+from gateway.http.translated_events import translated
+from gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from gateway.dialects.client import ClientDialect, StreamWriter
+    from gateway.dialects.native import Native
+    from gateway.request.body import ChatBodies
+    from gateway.request.context import RequestContext
+    from gateway.request.reply import Header
+    from gateway.steps import Steps
+
+
+class TranslatedExchange(Exchange):
+    """Handle one request and its reply as `Exchange` does, for a client that does not speak chat completions."""
+
+    def __init__(
+        self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any, dialect: ClientDialect
+    ) -> None:
+        super().__init__(steps, bodies, scope, receive, send)
+        self._dialect = dialect
+        self._writer: StreamWriter | None = None
+
+    async def read(self, raw: bytes) -> ReadRequest:
+        """See `Exchange.read`."""
+        given, large = await self._bodies.read_object(raw)
+        body, native, large = await self._dialect.read(given, self.ledger.tenant, large=large)
+        await self._check(body, native, large=large)
+        return ReadRequest(given, body, native, large)
+
+    async def _check(self, body: dict[str, Any], native: Native | None, *, large: bool) -> None:
+        """Check a translated body. Raises InvalidRequest, by the client's own path."""
+        try:
+            await self._bodies.check(body, large=large)
+        except InvalidRequest as error:
+            if error.param is None or (param := client_path(native, error.param)) == error.param:
+                raise
+            message = error.message.replace(error.param, param)
+            raise InvalidRequest(message, code=error.code, param=param) from None
+
+    async def _accepted(self, request: RequestContext) -> None:
+        if (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
+            self._dialect.limited(limit)
+
+    def living_stream(self) -> StreamWriter:
+        """Return what writes the stream; the same one each time."""
+        if self._writer is None:
+            self._writer = self._dialect.stream()
+        return self._writer
+
+    def whole_body(self, body: bytes) -> bytes:
+        """See `Exchange.whole_body`."""
+        return self._dialect.whole(orjson.loads(body))
+
+    def stream_events(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+        """See `Exchange.stream_events`."""
+        return translated(events, self.living_stream())
+
+    def error_body(self, error: ApiError) -> bytes:
+        """See `Exchange.error_body`."""
+        return self._dialect.error(error)
+
+    def error_event(self, error: ApiError) -> bytes:
+        """See `Exchange.error_event`."""
+        return self.living_stream().error(orjson.loads(error.body())["error"])
+
+    def explained(self) -> list[Header]:
+        """See `BaseExchange.explained`. What an answer left out has the client's own names."""
+        ledger = self.ledger
+        if ledger.dropped:
+            ledger.dropped = tuple(dict.fromkeys(map(self._dialect.path_of, ledger.dropped)))
+        return super().explained()
