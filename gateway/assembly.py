@@ -37,7 +37,6 @@ from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
-from gateway.comparing.history import HistorySummaries
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.environment import LEAST_KEY, BadSecret, write_private
 from gateway.config.hooks import hook_of
@@ -58,7 +57,6 @@ from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.admission import QuotaAdmission
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
-from gateway.request.session_caps import SessionCounts
 from gateway.seams import (
     AdmissionNeeds,
     HitBoundNeeds,
@@ -181,11 +179,7 @@ def build(
         admission=QuotaAdmission(leases, deployment.keys, metrics.limit_refused),
         identities=identities,
         policies=policies,
-        admissions=(
-            SessionCounts(store, metrics.session_capped),
-            HistorySummaries(store, tiers, metrics.summary_made),
-            *(layer for part in admission_parts() for layer in part.build_admissions(admission_needs)),
-        ),
+        admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
         exact_cache=ExactLookup(cache, gate),
         coalescer=Coalescer(store, cache),
         embedder=question_embedder,

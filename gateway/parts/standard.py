@@ -91,9 +91,9 @@ PARTS: Final = (
         "agents",
         "agents and conversations",
         (),
-        ("collect", "train"),
-        settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break"),
-        provides=("verifier", "successor"),
+        ("fit collect", "fit train"),
+        settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "session", "input"),
+        provides=("admission", "verifier", "successor"),
     ),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.script import ToolCall
-from gateway.comparing.history import HistorySummaries
+from gateway.parts.agents.history import HistorySummaries
 from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
 from tests.integration.test_shorter_input import LONG, PATHS, conversation
 from tests.support.app import InProcess

@@ -1,4 +1,4 @@
-"""Provide the seams `verifier` and `successor` (`gateway.seams`)."""
+"""Provide the seams `admission`, `verifier` and `successor` (`gateway.seams`)."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from typing import TYPE_CHECKING
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.draft_judge import DraftJudge
+from gateway.parts.agents.history import HistorySummaries
+from gateway.parts.agents.session_caps import SessionCounts
 from gateway.parts.agents.verifying import Verifiers
 from gateway.tiers.build import endpoints_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from gateway.seams import VerifierNeeds
+    from gateway.seams import Admission, AdmissionNeeds, VerifierNeeds
     from gateway.tiers import Tier
+
+
+def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
+    """Return a worker's caps on sessions, and what sends older turns of a conversation shorter."""
+    return (
+        SessionCounts(needs.store, needs.metrics.session_capped),
+        HistorySummaries(needs.store, needs.tiers, needs.metrics.summary_made),
+    )
 
 
 def build_verifier(needs: VerifierNeeds) -> Verifiers:

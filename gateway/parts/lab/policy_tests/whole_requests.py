@@ -11,12 +11,12 @@ from cache.planning.plan import Planner
 from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
+from gateway.parts.agents.shortening import shorter_input
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
 from routing.conversation import rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
-from routing.shortening import shorter_input
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.request.session_caps import Used, verdict
+from gateway.parts.agents.session_caps import Used, verdict
 from policies.session import SessionCaps
 
 

@@ -1,7 +1,8 @@
 """Send older tool results of a conversation shorter where the policy says so (`input`), in both forms of a request.
 
-See `routing.shortening` for what that is. In the client's own form, which a backend of its dialect is sent, a result is
-found by the id of its call and its text; one that is not found there, or whose id is that of several, stays as it is.
+`gateway.parts.agents.shortening` says what that is. In the client's own form, which a backend of its dialect is sent,
+a result is found by the id of its call and its text; one that is not found there, or whose id is that of several, stays
+as it is.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.off_loop import off_loop
+from gateway.parts.agents.shortening import shorter_input, text_of_result
 from gateway.telemetry import names
 from routing.features import estimated_tokens, text_of
-from routing.shortening import shorter_input, text_of_result
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
+    from gateway.parts.agents.shortening import ShorterInput
     from gateway.request.context import RequestContext
     from policies.input import InputRules
-    from routing.shortening import ShorterInput
 
 _LONG: Final = 8000
 """Estimated tokens of a conversation from which it is read in a thread."""

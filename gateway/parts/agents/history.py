@@ -28,11 +28,11 @@ from gateway.chat.usage import Usage
 from gateway.comparing.model_call import call_model, text_of_answer
 from gateway.comparing.room import is_quiet
 from gateway.off_loop import off_loop
-from gateway.request.shortened import with_shorter_input, with_summary
+from gateway.parts.agents.shortened import with_shorter_input, with_summary
+from gateway.parts.agents.shortening import history_span
 from gateway.telemetry import names
 from routing.conversation import Recent
 from routing.features import room_needed
-from routing.shortening import history_span
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
