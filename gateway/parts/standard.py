@@ -57,6 +57,7 @@ PARTS: Final = (
         "tierline-ledger",
         provides=("archive",),
     ),
+    StandardPart("access", "keys, limits and money", ("keys", "teams", "budgets", "audit")),
     StandardPart(
         "lab",
         "policies before they are in force",

@@ -293,7 +293,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
 
 
 def _key(args: argparse.Namespace) -> KeyRecord | None:
-    from gateway.cli.commands._owned import with_keys
+    from gateway.parts.access.commands._owned import with_keys
 
     return None if args.key is None else with_keys(args, lambda registry: registry.find(args.key))
 

@@ -8,7 +8,12 @@ from dataclasses import replace
 from typing import Any, Final, Literal, NamedTuple
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._owned import (
+from gateway.cli.flags import Subparsers, add_command, duration
+from gateway.cli.store_flags import add_registry_flags
+from gateway.exit_codes import Exit
+from gateway.keys.records import OwnerRecord, public, team_of
+from gateway.keys.registry import KeyRegistry, KeysRefused
+from gateway.parts.access.commands._owned import (
     NOBODY,
     add_change_flags,
     add_terms_flags,
@@ -19,11 +24,6 @@ from gateway.cli.commands._owned import (
     why_of,
     with_keys,
 )
-from gateway.cli.flags import Subparsers, add_command, duration
-from gateway.cli.store_flags import add_registry_flags
-from gateway.exit_codes import Exit
-from gateway.keys.records import OwnerRecord, public, team_of
-from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
 _KINDS: Final[dict[str, Literal["team", "tenant"]]] = {"team": "team", "tenant": "tenant"}

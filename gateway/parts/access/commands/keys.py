@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.cli.commands._owned import (
+from gateway.cli.flags import Subparsers, add_command, duration, whole
+from gateway.cli.store_flags import add_registry_flags
+from gateway.config.environment import write_private
+from gateway.config.schema import DEFAULT_TENANT
+from gateway.exit_codes import Exit
+from gateway.keys.made_keys import change_key, make_key, rotate_key
+from gateway.keys.moving import MovedKeys, export_lines, read_export
+from gateway.keys.records import STATE_AFTER, KeyRecord, public, state_at
+from gateway.keys.registry import KeyRegistry
+from gateway.keys.roles import ADMIN
+from gateway.parts.access.commands._owned import (
     add_change_flags,
     add_terms_flags,
     changed_fields,
@@ -23,16 +33,6 @@ from gateway.cli.commands._owned import (
     why_of,
     with_keys,
 )
-from gateway.cli.flags import Subparsers, add_command, duration, whole
-from gateway.cli.store_flags import add_registry_flags
-from gateway.config.environment import write_private
-from gateway.config.schema import DEFAULT_TENANT
-from gateway.exit_codes import Exit
-from gateway.keys.made_keys import change_key, make_key, rotate_key
-from gateway.keys.moving import MovedKeys, export_lines, read_export
-from gateway.keys.records import STATE_AFTER, KeyRecord, public, state_at
-from gateway.keys.registry import KeyRegistry
-from gateway.keys.roles import ADMIN
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
 _DONE: Final = {"disable": "disabled", "enable": "enabled", "revoke": "revoked, for good"}

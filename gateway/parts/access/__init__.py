@@ -1,0 +1,1 @@
+"""Who calls: keys, identities and roles, limits and money, and the audit trail."""

@@ -1,0 +1,1 @@
+"""Define the commands of keys, limits and money."""
