@@ -48,6 +48,7 @@ from gateway.keys.kept_keys import KeptKeys, copy_file
 from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
+from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.quotas.alerts import BudgetAlerts, webhook_key
 from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.spent_copies import SpentCopies
@@ -65,12 +66,13 @@ from gateway.seams import (
     build_successor,
     build_verifier,
     hit_bound_part,
+    otlp_part,
 )
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
 from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
-from gateway.telemetry.sink import Telemetry, exporter_from_environment, meter_from_environment
+from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
 from gateway.tiers.build import build_tiers, endpoints_of, new_identity
 from gateway.tiers.endpoint import Endpoint, OnRefusal
@@ -229,11 +231,14 @@ def _telemetry(
     leases: QuotaLeases,
 ) -> Telemetry:
     """Return what records requests, with the versions of all that decides about them."""
+    otlp = otlp_part()
+    for variable, part in variables_of_missing_parts(os.environ):
+        log.warning("%s", absent(variable, part))
     return Telemetry(
         store,
         keep=deployment.telemetry.keep,
-        exporter=exporter_from_environment(metrics),
-        meter=meter_from_environment(metrics),
+        exporter=None if otlp is None else otlp.spans(metrics.telemetry_dropped),
+        meter=None if otlp is None else otlp.meter(metrics.telemetry_dropped),
         metrics=metrics,
         artefacts={
             **models.versions(),

@@ -12,6 +12,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     hit_bound   `HitBoundPart`. Its `build` makes the `cache.semantic.hit_bound.HitBound` of a worker: it sets the score
                 from which semantic hits are served, and learns from those that were wrong. Its other functions say,
                 with the store alone, what the workers' bounds have published. Not stable yet.
+    otlp        `OtlpPart`. Its functions make what exports finished requests, where the environment asks for it.
+                Stable: an exporter is given each request's trace and ledger, once, after its reply.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.request.context import RequestContext
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.sink import Exporter
     from gateway.tiers import Endpoint, Tier
     from routing.embedding.embedder import PublicEncoder
 
@@ -126,6 +129,21 @@ def archive_part() -> ArchivePart | None:
 def console_part() -> ConsolePart | None:
     """Return what serves the console; None where this installation has no such part."""
     return cast("ConsolePart | None", provider("console"))
+
+
+class OtlpPart(Protocol):
+    """The functions of the module that provides `otlp`. Each takes what counts lost requests, by reason."""
+
+    def spans(self, dropped: Callable[[str, int], None]) -> Exporter | None:
+        """Return what is given the requests whose hops are recorded; None where the environment asks for none."""
+
+    def meter(self, dropped: Callable[[str, int], None]) -> Exporter | None:
+        """Return what is given every request; None where the environment asks for none."""
+
+
+def otlp_part() -> OtlpPart | None:
+    """Return what exports spans and metrics by OTLP; None where this installation has no such part."""
+    return cast("OtlpPart | None", provider("otlp"))
 
 
 def hit_bound_part() -> HitBoundPart | None:

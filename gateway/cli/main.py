@@ -185,8 +185,8 @@ def _listed() -> str:
     for title, names in groups.items():
         lines += ["", title] if title else []
         for name in names:
-            text = f"{name:10}{COMMANDS[name]['summary']}"
-            lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=" " * 12)
+            text = f"{name:11}{COMMANDS[name]['summary']}"
+            lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=" " * 13)
     return "\n".join(lines)
 
 

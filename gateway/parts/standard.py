@@ -6,7 +6,7 @@ Plain data, read without importing a part. The core imports none (a contract in 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -23,7 +23,8 @@ class StandardPart(NamedTuple):
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
     those of other parts that do not run without it. `sections` are those of the config that only it reads, which its
     module `config` defines; `settings` the keys of policies. `provides` are the seams of `gateway.seams` that its
-    module `part` has the functions of. `distribution` is what pip installs it as.
+    module `part` has the functions of. `variables` are what the names of environment variables begin with that only it
+    reads. `distribution` is what pip installs it as.
     """
 
     name: str
@@ -34,6 +35,7 @@ class StandardPart(NamedTuple):
     distribution: str = "tierline"
     settings: tuple[str, ...] = ()
     provides: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -80,6 +82,7 @@ PARTS: Final = (
         "tierline-console",
         provides=("console",),
     ),
+    StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
         "hit_audits",
         "audits of hits",
@@ -151,6 +154,13 @@ def providers(seam: str) -> list[ModuleType]:
 def config_modules() -> Iterator[ModuleType]:
     """Import and yield the module `config` of each installed part that has sections of the config."""
     yield from (import_module(f"{_PACKAGE}.{part.name}.config") for part in PARTS if part.installed and part.sections)
+
+
+def variables_of_missing_parts(environ: Iterable[str]) -> Iterator[tuple[str, StandardPart]]:
+    """Yield each of these environment variables that only a part reads which is not installed; and that part."""
+    for part in PARTS:
+        if not part.installed and part.variables:
+            yield from ((name, part) for name in environ if name.startswith(part.variables))
 
 
 def absent(what: str, part: StandardPart) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -30,13 +29,11 @@ if TYPE_CHECKING:
 
     from gateway.telemetry.charge_journal import ChargeJournal
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.otlp_metrics import OtlpMetrics
     from gateway.telemetry.redaction import Redactor
     from gateway.telemetry.trace import Hop, Trace
 
 _log = logging.getLogger("tierline.telemetry")
 
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_{}_ENDPOINT")
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
 _BATCH: Final = 16  # records per round trip
 _SLICE: Final = 4
@@ -46,43 +43,14 @@ _CLOSE_S: Final = 1.5
 _ADOPT_S: Final = 1.0
 
 
-class SpanSink(Protocol):
-    """Export finished traces; `telemetry.otlp` implements it."""
+class Exporter(Protocol):
+    """Exports finished requests. The sink of telemetry calls it off the path of requests."""
 
     def export(self, trace: Trace, ledger: Ledger) -> None:
-        """Accept the trace, or drop and count it; never block, never raise."""
+        """Accept a finished request, or drop and count it; never block, never raise."""
 
     async def aclose(self) -> None:
         """Send what is left, within 2 seconds."""
-
-
-def exporter_from_environment(metrics: Metrics) -> SpanSink | None:
-    """Return the OTLP exporter if the environment sets an endpoint, else None.
-
-    Without an endpoint, opentelemetry (12 MB of memory) is not imported.
-    """
-    if not _is_asked_for("TRACES"):
-        return None
-    from gateway.telemetry.otlp import OtlpSpans
-
-    return OtlpSpans(metrics.telemetry_dropped)
-
-
-def meter_from_environment(metrics: Metrics) -> OtlpMetrics | None:
-    """Return what exports metrics over OTLP if the environment sets an endpoint for them, else None."""
-    if not _is_asked_for("METRICS"):
-        return None
-    from gateway.telemetry.otlp_metrics import OtlpMetrics
-
-    return OtlpMetrics(metrics.telemetry_dropped)
-
-
-def _is_asked_for(signal: str) -> bool:
-    """Return whether the environment sets an endpoint for a signal, and switches neither it nor all of them off."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
-        return False
-    ends = any(os.environ.get(name.format(signal)) for name in _ENDPOINTS)
-    return ends and os.environ.get(f"OTEL_{signal}_EXPORTER", "").lower() != "none"
 
 
 class Telemetry:
@@ -93,13 +61,13 @@ class Telemetry:
         store: Store,
         *,
         keep: int,
-        exporter: SpanSink | None,
+        exporter: Exporter | None,
         metrics: Metrics,
         artefacts: Mapping[str, str] = MappingProxyType({}),
         log_request: Callable[[Trace, Ledger], None] | None = None,
         sample: float = 1.0,
         redactor: Redactor | None = None,
-        meter: OtlpMetrics | None = None,
+        meter: Exporter | None = None,
         charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
         worker: str = "",
     ) -> None:
@@ -267,7 +235,7 @@ class Telemetry:
             if self._exporter is not None:
                 self._exporter.export(trace, ledger)
         if self._meter is not None:
-            self._meter.add(trace, ledger)
+            self._meter.export(trace, ledger)
         if self._keep:
             records.append(ledger_blob(trace, ledger, self._decisions))
 

@@ -26,7 +26,7 @@ import httpx2
 
 from tests.bench.command import bench_parser
 from tests.bench.compared import ratio_of
-from tests.gateway.telemetry.collector import Collector
+from tests.parts.otlp.collector import Collector
 from tests.support.gateway import Gateway, free_port, serve
 from tests.support.store import local_store
 from tests.support.upstream import Reply, Upstream

@@ -41,7 +41,7 @@ from gateway.keys.registry import KeyRegistry
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import TRACES
 from tests.gateway.keys.conftest import WHY, minted
-from tests.gateway.telemetry.collector import Collector
+from tests.parts.otlp.collector import Collector
 from tests.support.gateway import Gateway, serve
 from tests.support.store import UNHURRIED, local_store
 from tests.support.upstream import Received, Reply, Upstream, error_reply

@@ -26,8 +26,8 @@ import redis
 
 from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import TRACES
-from tests.gateway.telemetry.collector import Collector
 from tests.parts.console.every_page import replies
+from tests.parts.otlp.collector import Collector
 from tests.support.ask import ask
 from tests.support.gateway import Gateway, serve
 from tests.support.store import LocalStore, local_store

@@ -16,7 +16,6 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from gateway.cli.main import main
 from gateway.telemetry import names
-from tests.gateway.telemetry.collector import Collector, attributes_of, points_of
 from tests.gateway.telemetry.metric_text import value_of
 from tests.integration.known_traffic import (
     DRAFT,
@@ -31,6 +30,7 @@ from tests.integration.known_traffic import (
     policy_of,
 )
 from tests.parts.console.incidents import Seeded, console_over
+from tests.parts.otlp.collector import Collector, attributes_of, points_of
 from tests.support.wait import until
 
 PAGES: Final = (

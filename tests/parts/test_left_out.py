@@ -316,3 +316,15 @@ def test_the_list_of_parts_names_folders_and_commands_that_are_there() -> None:
     assert [name for name in named if name not in help_texts()] == []
     own = [name for part in PARTS for name in part.commands]
     assert len(own) == len(set(own))
+
+
+def test_variables_that_nobody_reads_are_told(copy: Copy) -> None:
+    """An endpoint for spans is not passed over in silence where what sends them is left out."""
+    told = (
+        "from gateway.parts.standard import variables_of_missing_parts\n"
+        "named = ['OTEL_EXPORTER_OTLP_ENDPOINT', 'HOME']\n"
+        "print([(name, part.name) for name, part in variables_of_missing_parts(named)])"
+    )
+    assert copy.process("-P", "-c", told).stdout == "[]\n"
+    with copy.without("otlp"):
+        assert copy.process("-P", "-c", told).stdout == "[('OTEL_EXPORTER_OTLP_ENDPOINT', 'otlp')]\n"

@@ -1,4 +1,4 @@
-"""A real store and an OTLP collector for the telemetry tests, and a request that went through every hop."""
+"""A real store for the telemetry tests."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.telemetry import feedback
 from gateway.telemetry.ledger import TRACES
-from tests.gateway.telemetry.collector import Collector
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
 
@@ -26,11 +25,3 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
     await opened.delete(feedback.STREAM)
     yield opened
     await opened.aclose()
-
-
-@pytest.fixture
-def collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collector]:
-    with Collector() as running:
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", running.url)
-        monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
-        yield running

@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.telemetry import names, sink
+from gateway.parts.otlp import part
+from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from gateway.telemetry.trace import Trace
-from tests.gateway.telemetry.collector import Collector, points_of
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import failed
 from tests.gateway.telemetry.waiting import eventually
+from tests.parts.otlp.collector import Collector, points_of
 
 CALL = {
     "gen_ai.operation.name": "chat",
@@ -41,7 +42,7 @@ def called(error: str = "", **more: Any) -> tuple[Trace, Ledger]:
 
 
 def telemetry(store: RedisStore, metrics: Metrics, **more: Any) -> Telemetry:
-    meter = sink.meter_from_environment(metrics)
+    meter = part.meter(metrics.telemetry_dropped)
     assert meter is not None
     made = Telemetry(store, keep=0, exporter=None, metrics=metrics, meter=meter, **more)
     made.start()
@@ -127,13 +128,13 @@ def test_metrics_can_be_switched_off(
 ) -> None:
     """By themselves, while spans go on."""
     monkeypatch.setenv(variable, value)
-    assert sink.meter_from_environment(Metrics()) is None
+    assert part.meter(Metrics().telemetry_dropped) is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", collector.url)
-    assert sink.meter_from_environment(Metrics()) is None
+    assert part.meter(Metrics().telemetry_dropped) is None
 
 
 def test_metrics_go_to_an_endpoint_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one for spans, none are sent."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9/v1/metrics")
-    assert sink.meter_from_environment(Metrics()) is not None
-    assert sink.exporter_from_environment(Metrics()) is None
+    assert part.meter(Metrics().telemetry_dropped) is not None
+    assert part.spans(Metrics().telemetry_dropped) is None

@@ -18,9 +18,9 @@ import orjson
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
+from gateway.parts.otlp.spans import Dropped, closed_in_time, resource_with, watched_exporter
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.otlp import Dropped, closed_in_time, resource_with, watched_exporter
 from gateway.telemetry.trace import Trace
 from gateway.version import version
 
@@ -57,7 +57,7 @@ class OtlpMetrics:
         self._thread = threading.Thread(target=self._run, name="tierline.otlp.metrics", daemon=True)
         self._thread.start()
 
-    def add(self, trace: Trace, ledger: Ledger) -> None:
+    def export(self, trace: Trace, ledger: Ledger) -> None:
         """Count a finished request, which no longer changes, soon; never block."""
         if len(self._waiting) < _MOST_WAITING:
             self._waiting.append((trace, ledger))
