@@ -24,8 +24,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
 
-A part's sections of the config are no seam: the list of parts names them, its module `config` defines them, and
-`gateway.config.sections` puts them together with the core's.
+A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
+`policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
 """
 
 from __future__ import annotations

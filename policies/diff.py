@@ -34,7 +34,8 @@ from policies.expression import (
 )
 from policies.model import ROUTE_VALUES, Rules, can_occur
 from policies.quantities import write_duration, write_share
-from policies.rollout import Delay, Fall, Rise
+from policies.sections import all_added, rules_model
+from policies.signed import Delay, Fall, Rise
 from policies.validation import Seconds, Section, Share, validator_of
 
 Weight = Literal["changes", "rewritten", "aside"]
@@ -93,8 +94,8 @@ class Difference:
 def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = lambda _: 0) -> Difference:
     """Return how two policies differ. `line_of` gives the line of a key in the new policy's file."""
     differences = _Differences(before, after, line_of)
-    for name in Rules.model_fields:
-        differences.value((name,), getattr(before, name), getattr(after, name), Rules.model_fields[name])
+    for name, field in rules_model().model_fields.items():
+        differences.value((name,), getattr(before, name), getattr(after, name), field)
     drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "tier_fields", "output", "cache"))
     return Difference(tuple(differences.changes), drops)
 
@@ -198,7 +199,7 @@ class _Differences:
                 effect += f" {DROPS}"
         else:
             effect = " ".join(part for part in (note, _effect(path)) if part)
-        if path[0] in _ASIDE:
+        if path[0] in _ASIDE or any(path[0] in part.aside for part in all_added()):
             weight = "aside"
         self.changes.append(PolicyChange(dotted(path), before, after, self._line_of(path), effect, weight))
 

@@ -14,6 +14,7 @@ from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
 from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, can_occur
 from policies.quantities import write_duration, write_share
+from policies.sections import all_added
 from policies.yaml_source import yaml_text
 
 _ROUNDING_S = 1e-9
@@ -33,12 +34,13 @@ def faults(policy: Rules) -> list[Finding]:
         at = ("learn", "apply")
         message = "there is no `rollout` section, so a canary has no steps and no guard"
         findings.append(Finding(at, message, "T602", "add one, or write propose", (Edit(at, "propose"),)))
-    return findings
+    return findings + [finding for part in all_added() for finding in part.faults(policy)]
 
 
 def lint(policy: Rules) -> list[Finding]:
     """Return everything doubtful in `policy`."""
-    return [finding for check in _CHECKS for finding in check(policy)]
+    checks = (*_CHECKS, *(part.lint for part in all_added()))
+    return [finding for check in checks for finding in check(policy)]
 
 
 def _escalation_has_somewhere_to_go(policy: Rules) -> Iterator[Finding]:
@@ -331,8 +333,8 @@ def _budgets_steer(policy: Rules) -> Iterator[Finding]:
 
 
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
-    if policy.held_out > 0.1:
-        share = write_share(policy.held_out)
+    if policy.holdout is not None and policy.holdout > 0.1:
+        share = write_share(policy.holdout)
         message = f"{share} of all requests go to the strongest tier to measure the others; 1% is enough"
         yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 

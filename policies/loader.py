@@ -24,12 +24,14 @@ from stat import S_ISREG
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
+from policies.added import lacking_sections
 from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
-from policies.misfits import CrossEncoderKind, misfits, names, patterns, problems_together
-from policies.model import ClauseLines, DeployedTier, Policy, Rules
+from policies.misfits import misfits, names, patterns, problems_together
+from policies.model import ClauseLines, CrossEncoderKind, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
+from policies.sections import all_added, policy_model, rules_model
 from policies.spending import Spending
 from policies.taken_out import add_taken_out, without_taken_out
 from policies.validation import Section, check_part, validate
@@ -46,8 +48,8 @@ SHIPPED = Path(__file__).parent
 CLASSIFIER_SHEET = "difficulty.json"
 """Data sheet of a classifier, in its folder."""
 
-_RULING = tuple(name for name in Rules.model_fields if name not in {"description", "rollout", "learn"})
-"""The keys of a policy file that rule anything."""
+_UNVERSIONED = frozenset({"description", "rollout", "learn"})
+"""The keys of a policy file that rule nothing, beside those that are added."""
 _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
     "optional_tiers": (),
@@ -313,7 +315,7 @@ def read_defaults(directory: Path) -> Document | None:
     if not file.exists():
         return None
     document = read_yaml(file)
-    check_part(Rules, _as_read(document), _refuse_in_defaults)
+    check_part(rules_model(), _as_read(document), _refuse_in_defaults)
     return document
 
 
@@ -351,7 +353,7 @@ def made_policy(content: Mapping[str, Any], source: Path, deployed: Mapping[str,
 
 
 def _rules_in(document: Document) -> Rules:
-    return validate(Rules, _as_read(document), _refuse_version)
+    return validate(rules_model(), _as_read(document), _refuse_version)
 
 
 def _as_read(document: Document) -> Document:
@@ -362,9 +364,10 @@ def _as_read(document: Document) -> Document:
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
     version = version_of(rules, document.value)
     made = {**dict(rules), "version": version, "content": document.value, "lines": ClauseLines(document.places)}
+    made["labelled"] = rules.learn is not None or any(part.labels(rules) for part in all_added())
     if rules.optional_tiers and deployed:
         made |= _without_missing(rules, rules.tiers_with({*deployed["ladder"], *deployed["unconfigured"]}))
-    return Policy.model_validate({**made, **deployed})
+    return policy_model().model_validate({**made, **deployed})
 
 
 def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
@@ -376,7 +379,9 @@ def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
     if spending.cap in rules.tiers and spending.cap not in tiers:
         cheaper = [name for name in rules.tiers[: rules.tiers.index(spending.cap)] if name in tiers]
         spending = spending.model_copy(update={"cap": (cheaper or tiers)[-1 if cheaper else 0]})
+    added = (part.without_tiers(rules, tiers) for part in all_added())
     return {
+        **{name: section for sections in added for name, section in sections.items()},
         "tiers": tuple(tiers),
         "optional_tiers": optional,
         "route": route,
@@ -394,6 +399,9 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     made_by = [makers, _canonical(rules.output), _canonical(rules.cache)]
     if rules.input is not None:
         made_by.append(_canonical(rules.input))
+    for part in all_added():
+        values = (getattr(rules, name) for name in part.model_fields if name in part.of_answers)
+        made_by += [_canonical(value) for value in values if value is not None]
     if rules.tier_fields:
         made_by.append({name: _canonical(fields) for name, fields in rules.tier_fields.items()})
     return {
@@ -406,8 +414,11 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
 
 def version_of(policy: Rules, content: Mapping[str, Any]) -> str:
     """SHA-256, in hex, of everything the policy rules."""
-    ruling = {name: getattr(policy, name) for name in _RULING}
-    canonical = {name: _canonical(value) for name, value in ruling.items() if value != _LATER.get(name)}
+    unversioned = _UNVERSIONED.union(*(part.unversioned for part in all_added()))
+    added = {name: field for part in all_added() for name, field in part.model_fields.items()}
+    later = {**_LATER, **{name: field.get_default() for name, field in added.items()}}
+    ruling = {name: getattr(policy, name) for name in rules_model().model_fields if name not in unversioned}
+    canonical = {name: _canonical(value) for name, value in ruling.items() if value != later.get(name)}
     add_taken_out(canonical, content)
     return _hashed(canonical)
 
@@ -465,4 +476,6 @@ def _is_policy(name: str) -> bool:
 
 
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:
-    return "set by Tierline from the file's content; remove it" if path == ("version",) else None
+    if path == ("version",):
+        return "set by Tierline from the file's content; remove it"
+    return lacking_sections().get(str(path[0])) if len(path) == 1 else None

@@ -2,39 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final
 
 from policies.errors import Edit, Finding, KeyPath, Problem, did_you_mean
+from policies.sections import all_added
 from policies.wildcards import STAR, overlap, weight
 
 if TYPE_CHECKING:
-    from policies.model import DeployedTier, Policy
+    from policies.model import Fits, Policy
     from policies.yaml_source import Document
-
-CrossEncoderKind = Literal["none", "unmeasured", "measured"]
-"""A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
-
-
-class Fits(Protocol):
-    """What a deployment has that policies may name; see `policies.loader.PolicySource`."""
-
-    @property
-    def tiers(self) -> Sequence[DeployedTier]: ...
-    @property
-    def teamless(self) -> Sequence[str]: ...
-    @property
-    def backends(self) -> Mapping[str, str]: ...
-    @property
-    def services(self) -> Sequence[str]: ...
-    @property
-    def cross_encoder(self) -> CrossEncoderKind: ...
 
 
 def misfits(read: Sequence[tuple[Policy, Document]], fits: Fits) -> Iterator[Problem]:
     """Yield what of the policies does not fit the deployment."""
-    for check in _CHECKS:
+    for check in (*_CHECKS, *(part.misfits for part in all_added())):
         for policy, document in read:
             yield from map(document.locate, check(policy, fits))
 

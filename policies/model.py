@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_validator, model_validator
 
@@ -57,6 +57,7 @@ RATED: Final = CLASSIFIER_VALUES | {"in_domain", "conversation_difficulty"}
 _MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
 """Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 SURFACE_HEADER = "x-tierline-surface"
+S = TypeVar("S", bound=Section)
 RESERVED_NAMES = frozenset({"auto"})
 """Values of `model` with a special meaning; so have all that start with `tier:`."""
 
@@ -515,16 +516,15 @@ class Rules(Section):
         raise_findings(findings or self._unreachable())
         return self
 
+    def of(self, kind: type[S]) -> S:
+        """Return the policy as one that has sections that were added; those of every part if it was loaded."""
+        if not isinstance(self, kind):
+            raise TypeError(f"this policy has no {kind.__name__}")
+        return self
+
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
         """Return the tiers without the optional ones that a deployment with these does not have."""
         return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
-
-    @property
-    def held_out(self) -> float:
-        """Share of requests that go to the strongest tier to be compared with."""
-        if self.holdout is not None:
-            return self.holdout
-        return 0.0 if self.learn is None else HELD_OUT
 
     @property
     def held_back_s(self) -> float:
@@ -595,6 +595,25 @@ class DeployedTier:
         return f"{self.name} is not configured: {self.unconfigured}"
 
 
+CrossEncoderKind = Literal["none", "unmeasured", "measured"]
+"""A deployment's cross-encoder: none, one without a data sheet, or one whose data sheet states its threshold."""
+
+
+class Fits(Protocol):
+    """What a deployment has that policies may name; see `policies.loader.PolicySource`."""
+
+    @property
+    def tiers(self) -> Sequence[DeployedTier]: ...
+    @property
+    def teamless(self) -> Sequence[str]: ...
+    @property
+    def backends(self) -> Mapping[str, str]: ...
+    @property
+    def services(self) -> Sequence[str]: ...
+    @property
+    def cross_encoder(self) -> CrossEncoderKind: ...
+
+
 def _all_tiers(rules: dict[str, Any]) -> tuple[str, ...]:
     return tuple(rules.get("tiers", ()))
 
@@ -618,6 +637,8 @@ class Policy(Rules):
     """The other tiers, by name."""
     models: tuple[str, ...] = ()
     """For display: the model of each tier of the ladder, or its models joined by "or"."""
+    labelled: bool = False
+    """Whether somebody labels its answers."""
     lines: InstanceOf[ClauseLines] = Field(default_factory=ClauseLines, repr=False)
     """`FILE:LINE` of each key, by its dotted path; '' where the policy comes from no file."""
     answers_version: str = Field(default_factory=_version)
@@ -633,6 +654,13 @@ class Policy(Rules):
         """The values that its rules for the start and for speculation ask for."""
         both = self.escalate.speculate.both
         return frozenset().union(*(rule.names for rule in self.route.start.values()), both.names if both else ())
+
+    @property
+    def held_out(self) -> float:
+        """Share of requests that go to the strongest tier to be compared with."""
+        if self.holdout is not None:
+            return self.holdout
+        return HELD_OUT if self.labelled else 0.0
 
     @cached_property
     def sets_fields(self) -> bool:

@@ -16,9 +16,10 @@ from pydantic_core import core_schema
 
 from policies.errors import KeyPath, dotted
 from policies.loader import SHIPPED
-from policies.model import Rules, quantile_or_seconds
+from policies.model import quantile_or_seconds
 from policies.quantities import DURATION
-from policies.rollout import Delay, Fall, Rise
+from policies.sections import rules_model
+from policies.signed import Delay, Fall, Rise
 from policies.validation import Seconds, Share, rule, validator_of
 
 SCHEMA_FILE: Final = SHIPPED / "policy.schema.json"
@@ -62,7 +63,7 @@ class NotationSchema(GenerateJsonSchema):
 
 def policy_schema(*, defaults: bool = False) -> dict[str, Any]:
     """Return the JSON Schema of a policy file, or of `_defaults.yaml`: all optional, without `surface` and `match`."""
-    schema = Rules.model_json_schema(schema_generator=NotationSchema)
+    schema = rules_model().model_json_schema(schema_generator=NotationSchema)
     definitions = schema.pop("$defs")
     text = (SHIPPED / "README.md").read_text(encoding="utf-8")
     meaning = {row[1]: row[5].replace("`", "").replace("\\", "") for row in _ROW.finditer(text)}

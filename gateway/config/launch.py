@@ -20,8 +20,7 @@ from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_c
 from gateway.config.schema import BackendConfig, Deployment, TierConfig
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
-from policies.misfits import CrossEncoderKind
-from policies.model import DeployedTier
+from policies.model import CrossEncoderKind, DeployedTier
 from policies.yaml_source import read_yaml
 
 

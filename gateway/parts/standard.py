@@ -22,9 +22,9 @@ class StandardPart(NamedTuple):
 
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
     those of other parts that do not run without it. `sections` are those of the config that only it reads, which its
-    module `config` defines; `settings` the keys of policies. `provides` are the seams of `gateway.seams` that its
-    module `part` has the functions of. `variables` are what the names of environment variables begin with that only it
-    reads. `distribution` is what pip installs it as.
+    module `config` defines; `policy_sections` those of policies that its module `policy` defines; `settings` other keys
+    of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
+    are what the names of environment variables begin with that only it reads. `distribution` is what pip installs.
     """
 
     name: str
@@ -34,6 +34,7 @@ class StandardPart(NamedTuple):
     sections: tuple[str, ...] = ()
     distribution: str = "tierline"
     settings: tuple[str, ...] = ()
+    policy_sections: tuple[str, ...] = ()
     provides: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
 
@@ -161,6 +162,18 @@ def variables_of_missing_parts(environ: Iterable[str]) -> Iterator[tuple[str, St
     for part in PARTS:
         if not part.installed and part.variables:
             yield from ((name, part) for name in environ if name.startswith(part.variables))
+
+
+def policy_sections() -> tuple[type, ...]:
+    """Return `SECTIONS` of the module `policy` of each installed part that has sections of policies."""
+    names = [part.name for part in PARTS if part.installed and part.policy_sections]
+    return tuple(import_module(f"{_PACKAGE}.{name}.policy").SECTIONS for name in names)
+
+
+def lacking_policy_sections() -> dict[str, str]:
+    """Return what to tell whoever writes a section of policies whose part is not installed, by its name."""
+    lacking = ((name, part) for part in PARTS if not part.installed for name in part.policy_sections)
+    return {name: absent(f"the section {name}", part) for name, part in lacking}
 
 
 def absent(what: str, part: StandardPart) -> str:
