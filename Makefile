@@ -118,7 +118,7 @@ test-browser: browser ## Look at every page of the console in a browser (ARGS="-
 
 .PHONY: test-export
 test-export: $(EXPORT_VENV)/.installed ## Check our MiniLM, and make a small cross-encoder from data to artefact, in a venv with torch
-	@$(EXPORT_VENV)/bin/pytest tests/routing/embedding/test_minilm.py tests/tools/test_train_cross_encoder.py \
+	@$(EXPORT_VENV)/bin/pytest tests/parts/encoders/test_minilm.py tests/tools/test_train_cross_encoder.py \
 		tests/tools/test_make_cross_encoder.py $(ARGS)
 
 .PHONY: release

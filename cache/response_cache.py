@@ -30,8 +30,7 @@ from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
-from cache.semantic.cross_encoder import TextPairScorer
-from cache.semantic.cross_encoder_queue import CrossEncoderQueue
+from cache.semantic.cross_encoder_queue import CrossEncoderQueue, TextPairScorer
 from cache.semantic.hit_bound import complaint_of
 from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
 from cache.semantic.turns import TurnScorer

@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
-from cache.semantic.cross_encoder import CrossEncoder
+from cache.semantic.cross_encoder_queue import MeasuredPairScorer
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -43,6 +43,7 @@ from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, key_digest
+from gateway.encoders import load_cross_encoder, load_embedder
 from gateway.keys.identities import Identities
 from gateway.keys.kept_keys import KeptKeys, copy_file
 from gateway.keys.known_keys import KnownKeys, configured_owners
@@ -82,7 +83,7 @@ from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.decision_basis import CLASSIFIER
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import PublicEncoder, load_embedder
+from routing.embedding.embedder import PublicEncoder
 
 log = logging.getLogger("tierline")
 
@@ -96,7 +97,7 @@ class _Models:
     embedder: PublicEncoder
     classifier: DifficultyModel
     verifier: Verifier
-    cross_encoder: CrossEncoder | None
+    cross_encoder: MeasuredPairScorer | None
 
     def versions(self) -> dict[str, str]:
         """Return the versions of the models, by what they do."""
@@ -218,7 +219,7 @@ def _models(deployment: Deployment) -> _Models:
         embedder,
         DifficultyModel.load(deployment.classifier or shipped_artefact(kind), embedder),
         Verifier.load(shipped_verifier(kind)),
-        None if folder is None else CrossEncoder.load(folder),
+        None if folder is None else load_cross_encoder(folder),
     )
 
 

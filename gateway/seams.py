@@ -14,6 +14,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 with the store alone, what the workers' bounds have published. Not stable yet.
     otlp        `OtlpPart`. Its functions make what exports finished requests, where the environment asks for it.
                 Stable: an exporter is given each request's trace and ledger, once, after its reply.
+    encoders    `EncodersPart`. Its functions load the models that read texts, beside the static vectors of the core,
+                and import the models' libraries only then. Not stable yet.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from cache.semantic.cross_encoder import CrossEncoder
+    from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
     from gateway.cascade.streaming import StreamSuccessor
@@ -65,7 +67,7 @@ class HitBoundNeeds(NamedTuple):
     kind: str
     verifier: str
     """Version of the verifier, which makes scores."""
-    cross_encoder: CrossEncoder | None
+    cross_encoder: MeasuredPairScorer | None
     cosine_weight: float
     endpoints: Mapping[str, Endpoint]
     judged: Callable[[str, str, float], None]
@@ -223,3 +225,18 @@ def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
     """Return what continues a worker's broken streams; None where this installation has no such part."""
     part = cast("SuccessorPart | None", provider("successor"))
     return None if part is None else part.build_successor(tiers)
+
+
+class EncodersPart(Protocol):
+    """The functions of the module that provides `encoders`."""
+
+    def load_minilm(self, state: Path) -> PublicEncoder:
+        """Return the encoder MiniLM; its graph is kept under `state`. Raises EmbedderUnavailable or OSError."""
+
+    def load_pair_scorer(self, folder: Path) -> MeasuredPairScorer:
+        """Return the cross-encoder of a folder. Raises CrossEncoderError."""
+
+
+def encoders_part() -> EncodersPart | None:
+    """Return what loads models beside the static vectors; None where this installation has no such part."""
+    return cast("EncodersPart | None", provider("encoders"))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cache.planning.plan import CachePlan
-from cache.semantic.cross_encoder import Pair, TextPairScorer
+from cache.semantic.cross_encoder_queue import TextPair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
 from gateway.measures.curves import Flags, Floats
 from gateway.measures.intervals import wilson
@@ -134,19 +134,19 @@ class Stages:
         self.blend = blend
         self.candidates = candidates if scorer is not None else 0
         self._scorer = scorer
-        self._scored: dict[Pair, float] = {}
+        self._scored: dict[TextPair, float] = {}
 
-    def scores(self, pairs: Sequence[Pair], on_progress: OnProgress = silent) -> list[float]:
+    def scores(self, pairs: Sequence[TextPair], on_progress: OnProgress = silent) -> list[float]:
         """Return the cross-encoder's scores."""
         if self._scorer is not None:
             self._scored |= pair_scores(self._scorer, [pair for pair in pairs if pair not in self._scored], on_progress)
         return [self._scored[pair] for pair in pairs]
 
 
-def pair_scores(scorer: TextPairScorer, pairs: Sequence[Pair], on_progress: OnProgress) -> dict[Pair, float]:
+def pair_scores(scorer: TextPairScorer, pairs: Sequence[TextPair], on_progress: OnProgress) -> dict[TextPair, float]:
     """Return the cross-encoder's score of each different pair."""
     ordered = sorted(dict.fromkeys(pairs), key=lambda pair: len(pair[0]) + len(pair[1]))  # padding costs as words do
-    scores: dict[Pair, float] = {}
+    scores: dict[TextPair, float] = {}
     for start in range(0, len(ordered), _BATCH):
         batch = ordered[start : start + _BATCH]
         scores.update(zip(batch, scorer.scores(batch), strict=True))

@@ -24,16 +24,24 @@ from typing import Any
 
 import numpy as np
 
-from cache.semantic.cross_encoder import LABEL_ERRORS, OTHER_ANSWER, SAME_ANSWER, SHEET, SURELY_OTHER, CrossEncoder
 from cache.semantic.label_errors import LabelErrors
 from gateway.cli.flags import add_json_flag, add_state_flag, whole
+from gateway.encoders import load_embedder
 from gateway.measures.curves import Floats
+from gateway.parts.encoders.cross_encoder import (
+    LABEL_ERRORS,
+    OTHER_ANSWER,
+    SAME_ANSWER,
+    SHEET,
+    SURELY_OTHER,
+    CrossEncoder,
+)
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.parts.hit_audits.statements import conflict, differ_in_one_place
 from gateway.progress import OnProgress
 from gateway.report import Report, table
-from routing.embedding.embedder import Embedder, load_embedder
+from routing.embedding.embedder import Embedder
 from tools import command
 from tools.cache_stages import pair_scores, share_shown
 from tools.cross_encoder_data import is_kept_out

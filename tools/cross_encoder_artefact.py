@@ -1,4 +1,4 @@
-"""Turn trained weights into what `cache.semantic.cross_encoder` loads: a graph in 8 bits, thresholds, a data sheet.
+"""Turn trained weights into what the part `encoders` loads: a graph in 8 bits, thresholds, a data sheet.
 
     weights -> calibration, one threshold, an offset for each language, all on parts left out -> ONNX graph -> int8
 
@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from cache.semantic.cross_encoder import LANGUAGE_OFFSETS, READ_LANGUAGES, READ_SCRIPTS, SHEET
 from cache.text.languages import ENGLISH, language_of
 from gateway.measures.curves import Flags, Floats
+from gateway.parts.encoders.cross_encoder import LANGUAGE_OFFSETS, READ_LANGUAGES, READ_SCRIPTS, SHEET
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.logistic import fit_logistic
@@ -243,7 +243,7 @@ def write_model(model: bytes, path: Path) -> str:
 
 
 def _graph(weights: Weights) -> bytes:
-    from routing.embedding.minilm_graph import build_pair_scorer
+    from gateway.parts.encoders.minilm_graph import build_pair_scorer
 
     return bytes(build_pair_scorer(weights).SerializeToString())
 

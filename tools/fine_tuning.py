@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.parts.encoders.minilm_graph import HEADS
 from gateway.parts.fit.libraries import LibraryMissing
-from routing.embedding.minilm_graph import HEADS
 
 if TYPE_CHECKING:
     import torch

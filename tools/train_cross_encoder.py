@@ -1,4 +1,4 @@
-"""Train `cache.semantic.cross_encoder`'s model: an encoder that reads a pair of questions and says one logit.
+"""Train `gateway.parts.encoders.cross_encoder`'s model: an encoder that reads a pair of questions and says one logit.
 
     pairs -> fine-tuning (torch), some runs and their mean -> thresholds on parts left out -> ONNX graph -> int8
 
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
-from cache.semantic.cross_encoder import SHEET
 from cache.text.languages import ENGLISH
 from gateway.cli.flags import add_json_flag, add_seed_flag, share_number, whole
+from gateway.parts.encoders.cross_encoder import SHEET
 from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet

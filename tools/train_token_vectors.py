@@ -1,6 +1,6 @@
 """Fit the vectors that other languages than English are searched by: `python -m tools.train_token_vectors`.
 
-A text is the sum of its tokens' vectors (`cache.semantic.token_vectors`). They begin as the cross-encoder's own word
+A text is the sum of its tokens' vectors (see the part `encoders`). They begin as the cross-encoder's own word
 vectors, rare words weighing more, in fewer dimensions. Then batches of pairs are drawn: two wordings of one intent of a
 family in one language, or a text and its translation of `--texts` (what `tools.package_texts` writes). Each text must
 be nearer to its other half than to the other texts of the batch (InfoNCE), by Adagrad with one rate for each token.
@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache import shipped_cross_encoder
-from cache.semantic.token_vectors import SHEET, TABLE, sha256_of
-from cache.semantic.unigram import UnigramTokenizer
 from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag, whole
+from gateway.parts.encoders.token_vectors import SHEET, TABLE, sha256_of
+from gateway.parts.encoders.unigram import UnigramTokenizer
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact

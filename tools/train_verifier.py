@@ -27,6 +27,7 @@ from cache.text.pair_features import FEATURES, SIGNS, WordTable, features, lefto
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
+from gateway.encoders import load_embedder
 from gateway.measures.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
@@ -34,7 +35,7 @@ from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
-from routing.embedding.embedder import Embedder, StaticEmbedder, load_embedder
+from routing.embedding.embedder import Embedder, StaticEmbedder
 from tools import command
 from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions
 from tools.served_shares import least_threshold, served_shares

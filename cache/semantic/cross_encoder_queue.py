@@ -7,17 +7,90 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.batches import Batcher
+from cache.semantic.label_errors import LabelErrors
 from cache.store.deadline import Deadline
 
 if TYPE_CHECKING:
-    from cache.semantic.cross_encoder import Pair, TextPairScorer
+    import numpy as np
+    from numpy.typing import NDArray
 
 log = logging.getLogger("tierline.cache")
+
+TextPair = tuple[str, str]
+"""(stored question, new question)"""
+
+
+class CrossEncoderError(ValueError):
+    """A folder cannot be loaded as a cross-encoder; the message gives the file, the reason and the remedy."""
+
+
+class TextPairScorer(Protocol):
+    """Score pairs of questions; called on a thread of its own."""
+
+    @property
+    def strict(self) -> float | None:
+        """Score from which a pair is trusted without labels; None if it is not known."""
+
+    @property
+    def scripts(self) -> Collection[str]:
+        """Scripts on its data sheet."""
+
+    @property
+    def languages(self) -> Collection[str]:
+        """Languages on its data sheet, by their code."""
+
+    def scores(self, pairs: Sequence[TextPair]) -> Sequence[float]:
+        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
+        for one with an unknown token.
+        """
+
+
+class TokenSums(Protocol):
+    """Embed questions in other languages than English for the search."""
+
+    @property
+    def languages(self) -> Collection[str]:
+        """The languages that it knows, by their code."""
+
+    def embed(self, text: str, dimension: int) -> NDArray[np.float32]:
+        """Return the vector of a text, shape (dimension,), of norm 1; zeros for one without a token.
+
+        Raises ValueError where the vectors have more dimensions.
+        """
+
+
+class MeasuredPairScorer(TextPairScorer, Protocol):
+    """A cross-encoder with what its data sheet states beside it."""
+
+    @property
+    def version(self) -> str:
+        """Version of the model."""
+
+    @property
+    def same_answer(self) -> float | None:
+        """Score from which two statements of answers say the same; None if it is not known."""
+
+    @property
+    def other_answer(self) -> float:
+        """Score up to which two in almost the same words say different things."""
+
+    @property
+    def label_errors(self) -> LabelErrors:
+        """How often an audit errs that compares answers with it."""
+
+    @property
+    def cosine_weights(self) -> Mapping[str, float]:
+        """Weight of the cosine beside the logit, by the encoder that the cosine is from."""
+
+    @property
+    def vectors(self) -> TokenSums | None:
+        """Vectors that search in other languages than English; None where it has none."""
+
 
 _REMEMBERED: Final = 4_096
 """Pairs whose score is remembered, in each worker: a megabyte of short questions."""
@@ -52,9 +125,9 @@ class CrossEncoderQueue:
         self._most_waiting = most_waiting
         self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember)
         self._pair_s = 0.0  # recent time of a call per pair
-        self._scored: dict[Pair, float] = {}
+        self._scored: dict[TextPair, float] = {}
 
-    async def check(self, pairs: Sequence[Pair], limit_s: float) -> Checked:
+    async def check(self, pairs: Sequence[TextPair], limit_s: float) -> Checked:
         """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""
         known = {pair: self._recall(pair) for pair in pairs if pair in self._scored}
         missing = [pair for pair in dict.fromkeys(pairs) if pair not in known]
@@ -88,12 +161,12 @@ class CrossEncoderQueue:
             return "cross_encoder_busy"
         return ""
 
-    def _recall(self, pair: Pair) -> float:
+    def _recall(self, pair: TextPair) -> float:
         """Return a remembered score, and move it behind those that are forgotten first."""
         score = self._scored[pair] = self._scored.pop(pair)
         return score
 
-    def _score(self, pairs: list[Pair]) -> list[tuple[float, int]]:
+    def _score(self, pairs: list[TextPair]) -> list[tuple[float, int]]:
         """Return each pair's score and the number of pairs in the model's call, which has each of them once."""
         once = list(dict.fromkeys(pairs))
         try:
@@ -103,7 +176,7 @@ class CrossEncoderQueue:
             raise
         return [(scores[pair], len(once)) for pair in pairs]
 
-    def _remember(self, pairs: list[Pair], results: list[tuple[float, int]], took_s: float) -> None:
+    def _remember(self, pairs: list[TextPair], results: list[tuple[float, int]], took_s: float) -> None:
         pair_s = took_s / results[0][1]
         self._pair_s = pair_s if not self._pair_s else 0.8 * self._pair_s + 0.2 * pair_s
         self._scored.update((pair, score) for pair, (score, _) in zip(pairs, results, strict=True))

@@ -34,8 +34,7 @@ from cache.text.sentences import differing_sentences
 from cache.text.typos import respelled
 
 if TYPE_CHECKING:
-    from cache.semantic.cross_encoder import Pair as TextPair
-    from cache.semantic.cross_encoder import TextPairScorer
+    from cache.semantic.cross_encoder_queue import TextPair, TextPairScorer
     from cache.semantic.decision import Decide
     from policies.caching import SemanticCache
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from cache.entry import Hit, Lookup
     from cache.planning.plan import CachePlan
     from cache.response_cache import ResponseCache
-    from cache.semantic.token_vectors import TokenVectors
+    from cache.semantic.cross_encoder_queue import TokenSums
     from gateway.caching.coalescer import CoalescedRequest
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
@@ -162,7 +162,7 @@ PATIENCE_S = 0.5
 class QuestionEmbedder:
     """Compute the vectors of questions for one event loop. Close it when done."""
 
-    def __init__(self, embedder: Embedder, kind: EmbedderKind, vectors: TokenVectors | None = None) -> None:
+    def __init__(self, embedder: Embedder, kind: EmbedderKind, vectors: TokenSums | None = None) -> None:
         """`vectors`, if there are any, search questions in the languages that they know."""
         self.embedder = embedder
         self.turns = TurnMemory()

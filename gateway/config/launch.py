@@ -13,7 +13,6 @@ from typing import Any
 
 import orjson
 
-from cache.semantic.cross_encoder import SHEET
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import Environ, referred_to
 from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
@@ -107,7 +106,7 @@ class Launch:
 def _kind_of(cross_encoder: Path | None) -> CrossEncoderKind:
     if cross_encoder is None:
         return "none"
-    return "measured" if (cross_encoder / SHEET).is_file() else "unmeasured"
+    return "measured" if (cross_encoder / "sheet.json").is_file() else "unmeasured"
 
 
 def _deployed(tier: TierConfig) -> DeployedTier:

@@ -48,7 +48,7 @@ from gateway.config.schema import (
     key_digest,
 )
 from gateway.config.sections import deployment_model, sections_of_parts
-from gateway.parts.standard import absent, part_missing_for_section
+from gateway.parts.standard import absent, missing_for, part_missing_for_section
 from policies.errors import InvalidContent, KeyPath
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
@@ -300,6 +300,10 @@ class _Resolver(Resolver):
 
     def _cross_encoder(self, wanted: str) -> Path | None:
         if wanted == "none":
+            return None
+        if missing := missing_for("encoders", f"the cross-encoder in {wanted}"):
+            if wanted != "default":
+                self.refuse(("cross_encoder",), missing)
             return None
         if wanted != "default":
             return self.existing(("cross_encoder",), Path(wanted))

@@ -91,6 +91,7 @@ PARTS: Final = (
         settings=("cache.semantic.audit", "cache.semantic.audit_judge", "cache.semantic.max_error"),
         provides=("hit_bound",),
     ),
+    StandardPart("encoders", "encoders and languages", (), provides=("encoders",)),
     StandardPart("apis", "other APIs", ()),
     StandardPart(
         "agents",
@@ -174,6 +175,12 @@ def lacking_policy_sections() -> dict[str, str]:
     """Return what to tell whoever writes a section of policies whose part is not installed, by its name."""
     lacking = ((name, part) for part in PARTS if not part.installed for name in part.policy_sections)
     return {name: absent(f"the section {name}", part) for name, part in lacking}
+
+
+def missing_for(seam: str, what: str) -> str:
+    """Return what to tell whoever uses something of the part that provides a seam; '' where it is installed."""
+    part = next(part for part in PARTS if seam in part.provides)
+    return "" if part.installed else absent(what, part)
 
 
 def absent(what: str, part: StandardPart) -> str:

@@ -1,4 +1,4 @@
-"""Define the encoder interface, open an encoder by its configured kind, and encode by static word vectors, the default.
+"""Define the encoder interface, and encode by static word vectors, the default.
 
 An encoder's weights come as a package of which only data files are read; none of its code is imported, and nothing is
 downloaded. `name` is part of every artefact and cache namespace: vectors of two names are never compared.
@@ -72,18 +72,6 @@ class PublicEncoder(Embedder, Protocol):
 
     def count_tokens(self, text: str) -> int | None:
         """Return the number of tokens of a text; None if `embed` does not read all of it."""
-
-
-def load_embedder(kind: EmbedderKind, state_dir: Path) -> PublicEncoder:
-    """Open the encoder of that kind; files that it has to build first are cached under `state_dir`.
-
-    Raises EmbedderUnavailable.
-    """
-    if kind == "static":
-        return StaticEmbedder.load()
-    from routing.embedding.minilm import MiniLmEmbedder
-
-    return MiniLmEmbedder.load(state_dir)
 
 
 def bounded(text: str) -> str:

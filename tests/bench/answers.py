@@ -53,20 +53,21 @@ import httpx2
 import numpy as np
 
 from cache import shipped_cross_encoder
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.config.prices import Price
 from gateway.config.schema import BackendConfig
+from gateway.encoders import load_embedder
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.commands._collect_model import local_model
 from gateway.parts.fit.datasets import read_pairs
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradict
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
-from routing.embedding.embedder import Embedder, EmbedderKind, load_embedder
+from routing.embedding.embedder import Embedder, EmbedderKind
 from tests.bench.command import bench_parser
 from tools.cache_stages import Figure, share_shown
 

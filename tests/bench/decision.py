@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
+from gateway.encoders import load_embedder
 from gateway.parts.fit.datasets import read_rows, sampled
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import load_embedder
 from routing.features import features_of
 from tests.bench.command import bench_parser
 

@@ -30,8 +30,8 @@ from rich.table import Table
 
 from cache import shipped_cross_encoder
 from cache.index import Choice
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.store import resp
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from tests.bench.command import bench_parser
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions

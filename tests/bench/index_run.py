@@ -19,11 +19,11 @@ from cache.index import Choice
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from tests.bench.questions import Asked, Questions, Vectors
 from tests.bench.rig import cpu_s
 from tests.cache.samples import Facts, answer, body, policy

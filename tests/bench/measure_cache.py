@@ -19,7 +19,6 @@ from rich.table import Table
 
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
@@ -34,8 +33,10 @@ from gateway.cli.flags import (
     whole,
 )
 from gateway.config.schema import Limits
+from gateway.encoders import load_embedder
 from gateway.errors import InvalidRequest
 from gateway.measures.curves import Flags, Floats
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.hit_audits.control import RiskControl, calibrated
@@ -45,7 +46,7 @@ from gateway.request.body import ChatBodies
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
-from routing.embedding.embedder import EmbedderKind, load_embedder
+from routing.embedding.embedder import EmbedderKind
 from routing.features import features_of
 from tests.bench.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
 from tests.bench.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates

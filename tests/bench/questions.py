@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from cache.planning import eligibility
 from cache.semantic.verifier import WORDS, shipped_verifier
-from routing.embedding.embedder import load_embedder
+from gateway.encoders import load_embedder
 from tests.support.gateway import ROOT
 
 Vectors = NDArray[np.float32]

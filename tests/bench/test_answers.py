@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from cache import shipped_cross_encoder
-from cache.semantic.cross_encoder import CrossEncoder
+from gateway.encoders import load_embedder
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer
-from routing.embedding.embedder import load_embedder
 from tests.bench.answers import Pair, conversational, judged, labels, main, opposites, truthful, written
 from tests.support.upstream import Reply, Upstream
 

@@ -12,8 +12,9 @@ import numpy as np
 import orjson
 import pytest
 
-from cache.semantic.cross_encoder import CrossEncoder, Pair
+from cache.semantic.cross_encoder_queue import TextPair
 from gateway.caching.lookups import ExactLookup
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.observations import Batch, Label
 from gateway.telemetry import reader
@@ -169,7 +170,7 @@ async def test_an_attempt_may_begin_while_the_cross_encoder_reads(
 
     called = upstream if start == "local" else hosted_upstream
 
-    def reads(_: CrossEncoder, pairs: Sequence[Pair]) -> list[float]:
+    def reads(_: CrossEncoder, pairs: Sequence[TextPair]) -> list[float]:
         if begins:
             called.wait_for(2)
         return [1.0] * len(pairs)

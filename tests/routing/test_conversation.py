@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from gateway.encoders import load_embedder
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.conversation import DECAY, REACH, Recent, TurnMemory, keys_of, rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import Embedder, load_embedder
+from routing.embedding.embedder import Embedder
 from routing.features import Features, features_of
 
 HARD = "Write a web page in HTML with a button that shows a random joke from a list of four jokes."

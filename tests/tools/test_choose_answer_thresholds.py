@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cache import shipped_cross_encoder
-from cache.semantic.cross_encoder import SHEET, CrossEncoder
+from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
 from tools import choose_answer_thresholds
 from tools.choose_answer_thresholds import denied_up_to, is_read, main
 from tools.question_families import QuestionFamily

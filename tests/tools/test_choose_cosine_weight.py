@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from cache import shipped_cross_encoder
-from cache.semantic.cross_encoder import SHEET, CrossEncoder
+from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
 from tools.choose_cosine_weight import chosen_weight, main, near_pairs
 from tools.question_families import Intent, QuestionFamily
 

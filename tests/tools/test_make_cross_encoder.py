@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from cache.semantic.cross_encoder import CrossEncoder
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.datasets import DataError
 from routing.embedding.embedder import read_tokenizer
 from tests.support.extras import needs

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from cache.semantic.cross_encoder import CrossEncoder
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit import libraries
 from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
+from cache.semantic.cross_encoder_queue import CrossEncoderError, MeasuredPairScorer
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
@@ -21,6 +21,7 @@ from gateway.config.loader import default_config
 from gateway.config.schema import CloudAuth, Deployment, Keyed
 from gateway.config.sections import sections_of_parts
 from gateway.config.warnings import findings_in
+from gateway.encoders import load_cross_encoder
 from gateway.exit_codes import Exit
 from gateway.registry.checks import FileDrift
 from gateway.registry.registry import PolicyRegistry
@@ -47,7 +48,7 @@ class Findings:
     warnings: tuple[Problem, ...]
     deployment: Deployment | None
     policies: PolicySet | None
-    cross_encoder: CrossEncoder | None = None
+    cross_encoder: MeasuredPairScorer | None = None
     unreadable: bool = False
     """Whether the config or the folder of policies could not be read."""
 
@@ -107,10 +108,10 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None and policies is not None:
         written = read_yaml(args.config or default_config())
         warnings += [written.problem((name,), doubt) for name, doubt in _cut_down(deployment, policies)]
-    cross_encoder: CrossEncoder | None = None
+    cross_encoder: MeasuredPairScorer | None = None
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
-            cross_encoder = CrossEncoder.load(deployment.cross_encoder_folder)
+            cross_encoder = load_cross_encoder(deployment.cross_encoder_folder)
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
@@ -256,7 +257,7 @@ def _counted(policy: Policy) -> str:
     return f"of this surface's own requests: {', '.join(traffic.deciles)}; else of the classifier's reference prompts"
 
 
-def _languages(policy: Policy, cross_encoder: CrossEncoder | None) -> list[str]:
+def _languages(policy: Policy, cross_encoder: MeasuredPairScorer | None) -> list[str]:
     """Return the languages whose questions may get the answer of another one that means the same, by code."""
     semantic = policy.cache.semantic
     if semantic is None:

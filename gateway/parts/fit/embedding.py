@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cache.semantic.token_vectors import TokenVectors
+from cache.semantic.cross_encoder_queue import TokenSums
 from cache.text.languages import language_of
 from gateway.progress import OnProgress
 from routing.embedding.embedder import Embedder, Vector, Vectors
@@ -24,7 +24,7 @@ class Remembered:
         self.name = embedder.name
         self.dimension = embedder.dimension
         self.whole_chars = embedder.whole_chars
-        self.vectors: TokenVectors | None = None
+        self.vectors: TokenSums | None = None
         """Vectors that the cache searches by in other languages, where they are wanted."""
 
     def embed(self, texts: Sequence[str]) -> Vectors:

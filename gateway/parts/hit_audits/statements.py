@@ -47,7 +47,7 @@ _OPENERS: Final = frozenset(part.strip() for part in LISTS["openers"].split(";")
 
 
 class StatementScorer(Protocol):
-    """The pair model: `cache.semantic.cross_encoder` implements it. Called in a thread."""
+    """The pair model: `gateway.parts.encoders.cross_encoder` implements it. Called in a thread."""
 
     @property
     def scripts(self) -> Collection[str]:

@@ -14,6 +14,7 @@ import numpy as np
 from rich.table import Table
 
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
+from gateway.encoders import load_embedder
 from gateway.measures.curves import Flags
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
@@ -21,7 +22,6 @@ from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from policies.loader import SHIPPED
-from routing.embedding.embedder import load_embedder
 from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import REQUESTS, desk_languages, run_desks
 from tests.bench.exam.public import unselected_pairs

@@ -18,10 +18,10 @@ pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
 from cache.entry import Lookup
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder import CrossEncoder, Pair, TextPairScorer
-from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
+from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue, TextPair, TextPairScorer
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
@@ -41,9 +41,9 @@ class Says:
 
     def __init__(self, said: float | Exception) -> None:
         self.said = said
-        self.calls: list[list[Pair]] = []
+        self.calls: list[list[TextPair]] = []
 
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+    def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         self.calls.append(list(pairs))
         if isinstance(self.said, Exception):
             raise self.said
@@ -57,7 +57,7 @@ class Stuck(Says):
         super().__init__(1.0)
         self.let_go = threading.Event()
 
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+    def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         made = super().scores(pairs)
         self.let_go.wait(60)
         return made
@@ -87,7 +87,7 @@ async def under_way(scorer: Says, calls: int = 1) -> None:
         await asyncio.sleep(0.001)
 
 
-def asks(queue: CrossEncoderQueue, *pairs: Pair, limit_s: float = PATIENT_S) -> asyncio.Task[Checked]:
+def asks(queue: CrossEncoderQueue, *pairs: TextPair, limit_s: float = PATIENT_S) -> asyncio.Task[Checked]:
     return asyncio.create_task(queue.check(pairs, limit_s))
 
 

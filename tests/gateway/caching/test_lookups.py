@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.semantic.cross_encoder import CrossEncoder
 from gateway.caching.lookups import QuestionEmbedder
+from gateway.encoders import load_embedder
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from policies.loader import made_policy
-from routing.embedding.embedder import load_embedder
 from routing.features import features_of
 from tests.support.context import streamed_request
 from tests.support.wait import eventually

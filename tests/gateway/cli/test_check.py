@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from cache.semantic.cross_encoder import CrossEncoder
 from gateway.cli.main import main
 from gateway.config.loader import default_config
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from policies.loader import SHIPPED, policy_files, read_policy
 from routing.confidence.head import ConfidenceHead
 from routing.difficulty.model import SHEET_FILE, shipped_artefact

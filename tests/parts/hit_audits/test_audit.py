@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from cache import shipped_cross_encoder
 from cache.entry import CacheEntry, encode
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.hit_bound import Complaint
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.audited_surface import AuditedSurface, Sample
 from gateway.parts.hit_audits.groups import LEAST_LABELS

@@ -10,15 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routing.embedding.embedder import (
-    MAX_CHARS,
-    Embedder,
-    EmbedderUnavailable,
-    StaticEmbedder,
-    bounded,
-    load_embedder,
-    package_file,
-)
+from gateway.encoders import load_embedder
+from routing.embedding.embedder import MAX_CHARS, Embedder, EmbedderUnavailable, StaticEmbedder, bounded, package_file
 
 TEXTS = [
     "Name the capital city of France.",

@@ -26,6 +26,7 @@ from gateway.cli.flags import (
 from gateway.cli.policies_in_force import policies_in_force
 from gateway.cli.store_flags import take_running
 from gateway.config.schema import BackendConfig, Deployment
+from gateway.encoders import load_embedder
 from gateway.exit_codes import Exit
 from gateway.parts.fit.calibration.change import Change, change_of_traffic, change_to
 from gateway.parts.fit.calibration.check import check
@@ -45,7 +46,7 @@ from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
-from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.embedding.embedder import EmbedderUnavailable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,7 @@ from gateway.cli.flags import (
     share_number,
     whole,
 )
+from gateway.encoders import load_embedder
 from gateway.exit_codes import Exit
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, file_digest, read_answers, read_labelled, read_rows
 from gateway.parts.fit.embedding import Remembered
@@ -34,7 +35,7 @@ from gateway.parts.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
 from gateway.report import WIDE, Report, show, table
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
-from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+from routing.embedding.embedder import EmbedderUnavailable
 from routing.features import features_of_text
 
 _USAGE = """tierline fit train --data FILE... --out DIR [options]

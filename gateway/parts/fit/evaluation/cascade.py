@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gateway.encoders import load_embedder
 from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer, LabelledPrompts
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.evaluation.picture import draw_picture
@@ -21,7 +22,7 @@ from gateway.parts.fit.metrics import bounds, by_length, by_table
 from gateway.progress import OnProgress
 from gateway.report import Report
 from routing.confidence.head import PREFIXES
-from routing.embedding.embedder import Vectors, load_embedder
+from routing.embedding.embedder import Vectors
 
 if TYPE_CHECKING:
     from gateway.parts.fit.training.confidence import JudgedPair

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from gateway.encoders import load_embedder
 from gateway.measures.curves import Floats
 from gateway.parts.fit.datasets import DataError, Example, LabelledPrompts
 from gateway.parts.fit.embedding import Remembered
@@ -25,7 +26,6 @@ from gateway.parts.fit.metrics import bounds, by_length, by_table
 from gateway.progress import OnProgress, part_progress
 from gateway.report import WIDE, Report
 from routing.difficulty.model import SHEET_FILE, Difficulty, gain_of
-from routing.embedding.embedder import load_embedder
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,7 +388,8 @@ def _state(args: argparse.Namespace, health: Mapping[str, TierHealth], features:
 
 def _embedder(deployment: Deployment) -> Embedder:
     """Return the encoder of the deployment's texts. Raises CommandError."""
-    from routing.embedding.embedder import EmbedderUnavailable, load_embedder
+    from gateway.encoders import load_embedder
+    from routing.embedding.embedder import EmbedderUnavailable
 
     try:
         return load_embedder(deployment.embedding.kind, deployment.embedding.state)

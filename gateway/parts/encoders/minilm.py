@@ -112,7 +112,7 @@ def _build(source: Path, graph: Path, data: Path, seal: Path) -> None:
     try:
         import onnx
 
-        from routing.embedding import minilm_graph
+        from gateway.parts.encoders import minilm_graph
     except ImportError:
         raise EmbedderUnavailable(f"building the minilm graph needs onnx; run: {_INSTALL}") from None
     from safetensors.numpy import load_file

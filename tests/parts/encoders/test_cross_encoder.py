@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
-from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
 from cache.semantic.decision import UNREAD
+from gateway.parts.encoders.cross_encoder import CrossEncoder, CrossEncoderError
 from tests.support.cross_encoder import write_cross_encoder
 
 ITALY, FRANCE, OTHER_WORDS = "what is the capital of italy", "what is the capital of france", "rome now please"

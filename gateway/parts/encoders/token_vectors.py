@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from cache.semantic.unigram import UnigramTokenizer
+    from gateway.parts.encoders.unigram import UnigramTokenizer
 
 SHEET: Final = "vectors.json"
 TABLE: Final = "vectors.npy"

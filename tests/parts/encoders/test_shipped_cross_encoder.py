@@ -11,10 +11,10 @@ import pytest
 
 from cache import shipped_cross_encoder
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder import SHEET, CrossEncoder
 from cache.semantic.decision import Blend
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
+from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
 from tests.cache.samples import Facts, answer, body, policy
 
 STORED = "How can I cancel my gym membership?"

@@ -19,7 +19,7 @@ Runtime runs it, without torch:
                                       same words say different things.
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
-    vectors.json, vectors.npy         optional: vectors of its tokens (`cache.semantic.token_vectors`)
+    vectors.json, vectors.npy         optional: vectors of its tokens (`gateway.parts.encoders.token_vectors`)
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
 that means "the same", found by its name. A pair with a token that the tokenizer does not know gets no score.
@@ -38,24 +38,23 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cache.semantic.cross_encoder_queue import CrossEncoderError, TextPair
 from cache.semantic.decision import UNREAD
 from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
-from cache.semantic.token_vectors import TokenVectors, TokenVectorsError
-from cache.semantic.unigram import UnigramTokenizer
 from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
+from gateway.parts.encoders.token_vectors import TokenVectors, TokenVectorsError
+from gateway.parts.encoders.unigram import UnigramTokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
     from tokenizers import Tokenizer
 
-Pair = tuple[str, str]
-"""(stored question, new question)"""
 SHEET: Final = "sheet.json"
 """File name of the data sheet."""
 COSINE_WEIGHTS: Final = "cosine_weights"
@@ -88,31 +87,6 @@ _AFTER_PADDING: Final = frozenset({"camembert", "mpnet", "roberta", "xlm-roberta
 """Models whose positions start after the padding token's id, and which therefore read fewer tokens than positions."""
 _LONGEST: Final = 1_000_000
 """Tokenizers without a limit state a larger one."""
-
-
-class CrossEncoderError(ValueError):
-    """A folder cannot be loaded as a cross-encoder; the message gives the file, the reason and the remedy."""
-
-
-class TextPairScorer(Protocol):
-    """Score pairs of questions; called on a thread of its own."""
-
-    @property
-    def strict(self) -> float | None:
-        """Score from which a pair is trusted without labels; None if it is not known."""
-
-    @property
-    def scripts(self) -> Collection[str]:
-        """Scripts on its data sheet."""
-
-    @property
-    def languages(self) -> Collection[str]:
-        """Languages on its data sheet, by their code."""
-
-    def scores(self, pairs: Sequence[Pair]) -> Sequence[float]:
-        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
-        for one with an unknown token.
-        """
 
 
 class CrossEncoder:
@@ -170,7 +144,7 @@ class CrossEncoder:
             raise CrossEncoderError(str(error)) from None
         return cls(reader, same, version, sheet, vectors)
 
-    def scores(self, pairs: Sequence[Pair]) -> list[float]:
+    def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
         read = self._reader.logits(pairs)
         return [
@@ -178,7 +152,7 @@ class CrossEncoder:
             for made, pair in zip(read, pairs, strict=True)
         ]
 
-    def _probability(self, logits: NDArray[np.float64], pair: Pair) -> float:
+    def _probability(self, logits: NDArray[np.float64], pair: TextPair) -> float:
         if self._same is None:
             # The language of the pair is not told for sure: the stricter of the two holds.
             offset = min(self._offsets.get(language_of(text), 0.0) for text in pair) if self._offsets else 0.0
@@ -197,7 +171,7 @@ class _Reader:
         self._unknown = tokenizer.unknown if isinstance(tokenizer, UnigramTokenizer) else _unknown_token(tokenizer)
         self._types = {tensor.name: _TYPES[tensor.type] for tensor in session.get_inputs()}
 
-    def logits(self, pairs: Sequence[Pair]) -> list[NDArray[np.float64] | float]:
+    def logits(self, pairs: Sequence[TextPair]) -> list[NDArray[np.float64] | float]:
         """Return the logits of each pair, shape (labels,).
 
         A score in their place: 0 for a pair of more tokens than the model reads, UNREAD for one with an unknown token.

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from cache import shipped_cross_encoder
-from cache.semantic.unigram import UnigramTokenizer
+from gateway.parts.encoders.unigram import UnigramTokenizer
 from tests.support.cross_encoder import write_cross_encoder
 from tests.support.gateway import ROOT
 

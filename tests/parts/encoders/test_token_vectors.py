@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cache import shipped_cross_encoder
-from cache.semantic.cross_encoder import CrossEncoder, CrossEncoderError
-from cache.semantic.token_vectors import SHEET, TABLE, TokenVectors
-from cache.semantic.unigram import UnigramTokenizer
+from gateway.parts.encoders.cross_encoder import CrossEncoder, CrossEncoderError
+from gateway.parts.encoders.token_vectors import SHEET, TABLE, TokenVectors
+from gateway.parts.encoders.unigram import UnigramTokenizer
 
 SHIPPED = shipped_cross_encoder()
 DIMENSION = 256

@@ -1,0 +1,26 @@
+"""Provide the seam `encoders` of `gateway.seams`. The models' libraries are imported when a model is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cache.semantic.cross_encoder_queue import MeasuredPairScorer
+    from routing.embedding.embedder import PublicEncoder
+
+__all__ = ["load_minilm", "load_pair_scorer"]
+
+
+def load_minilm(state: Path) -> PublicEncoder:
+    """Return the encoder MiniLM; its graph is kept under `state`. Raises EmbedderUnavailable or OSError."""
+    from gateway.parts.encoders.minilm import MiniLmEmbedder
+
+    return MiniLmEmbedder.load(state)
+
+
+def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
+    """Return the cross-encoder of a folder. Raises CrossEncoderError."""
+    from gateway.parts.encoders.cross_encoder import CrossEncoder
+
+    return CrossEncoder.load(folder)
