@@ -38,11 +38,12 @@ from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
+from gateway.config.backends import BackendConfig
 from gateway.config.environment import LEAST_KEY, BadSecret, write_private
 from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import BackendConfig, Deployment, ServiceConfig, TelemetryConfig, key_digest
+from gateway.config.schema import Deployment, ServiceConfig, TelemetryConfig, key_digest
 from gateway.encoders import load_cross_encoder, load_embedder
 from gateway.keys.identities import Identities
 from gateway.keys.kept_keys import KeptKeys, copy_file
@@ -75,7 +76,7 @@ from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
-from gateway.tiers.build import build_tiers, endpoints_of, new_identity
+from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
@@ -280,15 +281,15 @@ def _service(config: ServiceConfig) -> ServiceClient:
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
         kind=config.kind,
-        identity=new_identity(config.auth),
+        identity=config.new_identity(),
     )
 
 
 def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
     """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API, this part of it too."""
     first = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    counting = {name: one for name, one in first.items() if one.kind == "anthropic" and one.configured}
-    return {name: _counter(one) for name, one in counting.items() if one.auth_kind in ("", "entra")}
+    counting = {name: one for name, one in first.items() if one.dialect == "messages" and one.configured}
+    return {name: _counter(one) for name, one in counting.items() if one.auth is None or one.auth.kind == "entra"}
 
 
 def _counter(config: BackendConfig) -> TokenCounter:
@@ -299,7 +300,7 @@ def _counter(config: BackendConfig) -> TokenCounter:
         max_reply=config.max_reply,
         connect_timeout_s=config.connect_timeout,
         idle_timeout_s=config.idle_timeout,
-        identity=new_identity(config.auth),
+        identity=config.new_identity(),
     )
     key = config.key.get_secret_value() if config.key is not None else None
     return TokenCounter(service, model=config.model, key=key, maker=config.maker())

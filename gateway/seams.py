@@ -25,9 +25,20 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 worker, which continues streams that break. Without, they end with an error. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+    identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
+                what must be installed for them, and the `gateway.backends.base.Identity` that signs requests in place
+                of a key. Not stable yet.
 
 A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
 `policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
+
+A kind of backend is one folder, `kinds/NAME` of a part that the list says has it, where NAME is what configs write
+after `kind:`. Its module `kind` has `KIND`, a class below `gateway.config.backends.BackendConfig`, which is the kind
+`openai` itself. The class says what its fields are, what they default to (`known`), what it can and cannot do (`has`,
+`has_not`, `dialect` and the other class variables), what is wrong with a config (`findings`), and in `make` which
+`gateway.backends.base.Backend` calls it: mostly a `gateway.backends.http_backend.HttpBackend`, which writes a chat
+completion in its dialect and reads the reply as one. Config, routing, `tierline check` and traces ask the class alone,
+so nothing else is to be edited. Not stable yet.
 """
 
 from __future__ import annotations

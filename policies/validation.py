@@ -64,6 +64,11 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
+    @classmethod
+    def model_of(cls, value: Any) -> type[Section]:
+        """Return the model that a value is validated as: this one, or one below it that the value names."""
+        return cls
+
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -153,7 +158,7 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
     path = tuple(detail["loc"]) if kind == "missing" else _path_in_file(detail["loc"], document)
     if kind == _FINDINGS:
         return [document.locate(_below(finding, path)) for finding in context[_FINDINGS]]
-    section = _section_at(model, path[:-1])
+    section = _section_at(model, path[:-1], document)
     fields, name = section.model_fields if section else {}, str(path[-1]) if path else ""
     if kind == "extra_forbidden":
         near = did_you_mean(name, fields)
@@ -244,11 +249,11 @@ def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
     return path
 
 
-def _section_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
+def _section_at(model: type[BaseModel], path: KeyPath, document: Document) -> type[BaseModel] | None:
     """Return the model that describes the mapping at `path`, to list its keys; None if there is none."""
     annotation: Any = model
-    for part in path:
-        annotation = _unwrap(annotation)
+    for number, part in enumerate(path):
+        annotation = _model_at(annotation, path[:number], document)
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
             model_field = annotation.model_fields.get(str(part))
             if model_field is None:
@@ -258,8 +263,14 @@ def _section_at(model: type[BaseModel], path: KeyPath) -> type[BaseModel] | None
             annotation = get_args(annotation)[1 if issubclass(get_origin(annotation), Mapping) else 0]
         else:
             return None
-    annotation = _unwrap(annotation)
+    annotation = _model_at(annotation, path, document)
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _model_at(annotation: Any, path: KeyPath, document: Document) -> Any:
+    plain = _unwrap(annotation)
+    is_section = isinstance(plain, type) and issubclass(plain, Section)
+    return plain.model_of(document.at(path)) if is_section and path in document.places else plain
 
 
 def _unwrap(annotation: Any) -> Any:

@@ -351,6 +351,37 @@ class Transport(Protocol):
     async def aclose(self) -> None: ...
 
 
+MakeTransport = Callable[[str], Transport]
+"""Makes a transport for calls to a path, which follows the backend's base URL."""
+
+
+class Identity(Protocol):
+    """Sign requests as an account of a cloud, in place of a key, with credentials that it renews by itself."""
+
+    failure: str
+    """Why the last renewal failed, or is needed; '' if neither."""
+
+    def tried(self) -> object | None:
+        """Fetch credentials, and return them; None where there are none, for which `failure` is the reason."""
+
+    def renew(self) -> object:
+        """Have the credentials fetched, from now until `aclose`."""
+
+    async def signed(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
+        """Return the headers to send with a request. Raises BadStatus where there are no credentials."""
+
+    def signing(self, transport: Transport, url: str) -> Transport:
+        """Return a transport that signs each request to `url` before `transport` sends it."""
+
+    def refused(self) -> None:
+        """Look anew for what a server has refused, for the requests that come after."""
+
+    def without_secrets(self, body: bytes) -> bytes:
+        """Return an error's body without what it may quote of the credentials."""
+
+    async def aclose(self) -> None: ...
+
+
 DRAIN_S: Final = 0.1
 """Longest wait in seconds for the end of a reply whose answer is already complete."""
 _draining: set[asyncio.Task[None]] = set()

@@ -16,7 +16,7 @@ import orjson
 
 from gateway.backends.base import InvalidReply, Response, whole_body
 from gateway.backends.http_backend import media_type_of
-from gateway.backends.identity import Credential, Identity, NoCredentials, refusal_for
+from gateway.backends.identity import CloudIdentity, Credential, NoCredentials, refusal_for
 
 _FRAMES: Final = "application/vnd.amazon.eventstream"
 _REGION: Final = re.compile(r"\.([a-z]{2,4}(?:-[a-z]+)+-\d)\.")
@@ -34,7 +34,7 @@ _STATUS_OF: Final = {
 """The status that an exception within a stream would have come with."""
 
 
-def identity_for(auth: Mapping[str, str | None]) -> Identity:
+def identity_for(auth: Mapping[str, str | None]) -> CloudIdentity:
     """Return the identity that the keys of a backend's or a service's `auth` describe."""
     kind = auth["kind"] or ""
     if kind == "aws":
@@ -43,7 +43,7 @@ def identity_for(auth: Mapping[str, str | None]) -> Identity:
     return BearerIdentity(partial(fetch, auth.get("scope") or _SCOPES[kind]))
 
 
-class BearerIdentity(Identity):
+class BearerIdentity(CloudIdentity):
     """An account whose requests hold a token."""
 
     def __init__(self, fetch: Callable[[], tuple[str, float]]) -> None:
@@ -52,12 +52,12 @@ class BearerIdentity(Identity):
         self._fetch = fetch
 
     def fetch(self) -> Credential:
-        """See `Identity.fetch`."""
+        """See `CloudIdentity.fetch`."""
         token, ends = self._fetch()
         return Credential({"Authorization": f"Bearer {token}"}, (token,), ends)
 
     def sign(self, credential: Credential, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
-        """See `Identity.sign`."""
+        """See `CloudIdentity.sign`."""
         return credential.value
 
 
@@ -100,7 +100,7 @@ def _of_entra(client_id: str | None, scope: str) -> tuple[str, float]:
     return token.token, token.expires_on
 
 
-class AwsIdentity(Identity):
+class AwsIdentity(CloudIdentity):
     """An account of AWS, whose requests are signed (SigV4). What `auth` leaves out is read from the URL.
 
     botocore renews the credentials of roles by itself, some 15 minutes before they end, whenever they are looked at.
@@ -113,7 +113,7 @@ class AwsIdentity(Identity):
         self._region = auth.get("region") or ""
 
     def fetch(self) -> Credential:
-        """See `Identity.fetch`. Where they are found is looked for anew after a failure and after a refusal."""
+        """See `CloudIdentity.fetch`. Where they are found is looked for anew after a failure and after a refusal."""
         import botocore.auth  # what signing and reading need, imported in this thread and not on the loop
         import botocore.eventstream  # noqa: F401
         from botocore.exceptions import BotoCoreError, ClientError
@@ -138,7 +138,7 @@ class AwsIdentity(Identity):
         return Credential(frozen, secrets, renew_s=pause_s)
 
     def sign(self, credential: Credential, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Any:
-        """See `Identity.sign`."""
+        """See `CloudIdentity.sign`."""
         from botocore.auth import SigV4Auth
         from botocore.awsrequest import AWSRequest
 

@@ -61,7 +61,7 @@ class Credential:
     """Seconds after which to renew it; None for a share of what it has to live."""
 
 
-class Identity(ABC):
+class CloudIdentity(ABC):
     """Hold one account's credential, and renew it from the first `renew` to `aclose`. Use it from one event loop."""
 
     def __init__(self) -> None:
@@ -114,6 +114,10 @@ class Identity(ABC):
                 raise refusal_for(self.failure)
         sign = partial(self.sign, credential, method, url, headers, body)
         return {**headers, **(await off_loop(sign) if len(body) > _LARGE else sign())}
+
+    def signing(self, transport: Transport, url: str) -> SignedTransport:
+        """Return a transport that signs each request to `url` before `transport` sends it."""
+        return SignedTransport(transport, url, self)
 
     def refused(self) -> None:
         """Look anew for what a server has refused, for the requests that come after."""
@@ -170,7 +174,7 @@ async def _aside(call: Callable[[], T]) -> T:
 class SignedTransport:
     """Sign each request to `url` before `inner` sends it."""
 
-    def __init__(self, inner: Transport, url: str, identity: Identity) -> None:
+    def __init__(self, inner: Transport, url: str, identity: CloudIdentity) -> None:
         self._inner = inner
         self._url = url
         self._identity = identity

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from gateway.dialects.messages.models import facts_of_model
+from gateway.dialects.claude import claude_caches_from
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
@@ -48,16 +48,12 @@ class PromptCacheFacts(NamedTuple):
         return tokens + tools * _OF_A_TOOL >= self.least
 
 
-def prompt_cache_facts(kind: str, provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
+def prompt_cache_facts(provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
     """Return what is known of a model of this provider, '' if it is not known; None if nothing is to be asked for."""
-    if kind == "anthropic" and "cache_control" not in omit and (least := facts_of_model(model).cached_from):
-        return PromptCacheFacts("markers", least, ONE_HOUR)
-    if kind not in ("openai", "responses"):
-        return None
     if provider in ("openai", "azure") and "prompt_cache_key" not in omit:
         keeps = _A_DAY.match(model) and "prompt_cache_retention" not in omit
         return PromptCacheFacts("key", _LEAST, "24h" if keeps else "")
-    if provider == "openrouter" and "cache_control" not in omit and (least := facts_of_model(model).cached_from):
+    if provider == "openrouter" and "cache_control" not in omit and (least := claude_caches_from(model)):
         return PromptCacheFacts("field", least, ONE_HOUR)
     return None
 

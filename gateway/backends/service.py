@@ -24,7 +24,7 @@ from gateway.backends.quota import retry_after_s
 from gateway.backends.refused_fields import RefusedFields
 
 if TYPE_CHECKING:
-    from gateway.backends.identity import Identity
+    from gateway.backends.base import Identity
 
 _WAIT_S: Final = 2.0
 """Longest wait in seconds for one of the service's `max_in_flight` places."""

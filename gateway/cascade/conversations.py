@@ -22,8 +22,8 @@ from routing.decide import clause_of
 from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
 
 if TYPE_CHECKING:
+    from gateway.config.backends import BackendConfig
     from gateway.config.prices import Price
-    from gateway.config.schema import BackendConfig
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import CallAccount, Ledger
     from gateway.telemetry.trace import Trace
@@ -140,7 +140,7 @@ def _held(call: CallAccount, tier: TierPrompts, before: Held | None, now_s: floa
     if call.estimated:
         return Held(None, now_s, lifetime_s)
     config = tier.backends.get(call.backend)
-    tells = call.tokens_cache_write > 0 or (config is not None and config.kind == "anthropic")
+    tells = call.tokens_cache_write > 0 or (config is not None and config.tells_cache_writes)
     failed = before is not None and not call.tokens_cached and (before.tokens == 0 or before.at(now_s))
     kept = kept_of(call.tokens_in, call.tokens_cached, call.tokens_cache_write if tells or failed else None)
     return Held(kept, now_s, lifetime_s)

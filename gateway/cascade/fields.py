@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.backends.base import BackendRequest
-from gateway.dialects.native import Dialect
 from gateway.dialects.set_fields import given_in, instructed, native_with, with_changes
 from gateway.telemetry import names
 from routing.request_fields import changes_to, plan_of
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from policies.fields import SetFields
     from policies.model import Policy
 
-_DIALECTS: Final[Mapping[str, Dialect]] = {"responses": "responses", "anthropic": "messages"}
 _LONGEST_SHOWN: Final = 120
 
 
@@ -44,7 +42,7 @@ def with_set_fields(
     for name in config.not_settable:  # the model refuses it
         changes.pop(name, None)
     body: Mapping[str, Any] = with_changes(asked.body, changes) if changes else asked.body
-    if native is not None and native.dialect == _DIALECTS.get(config.kind, "chat"):
+    if native is not None and native.dialect == config.dialect:
         native = native_with(native, changes, instruction, config.model)
     elif instruction:
         body, native = instructed(body, native, instruction)

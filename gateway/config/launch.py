@@ -14,9 +14,10 @@ from typing import Any
 import orjson
 
 from gateway.config.addresses import is_loopback
+from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.environment import Environ, referred_to
 from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
-from gateway.config.schema import BackendConfig, Deployment, TierConfig
+from gateway.config.schema import Deployment
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
 from policies.model import CrossEncoderKind, DeployedTier
@@ -117,7 +118,7 @@ def _deployed(tier: TierConfig) -> DeployedTier:
         tuple(sorted({backend.model for backend in backends})) if tier.configured else (),
         frozenset.intersection(*(backend.can for backend in backends)),
         tier.unconfigured_reason or "",
-        judges=any(backend.kind == "decisions" for backend in tier.backends),
+        judges=any(backend.judges_alone for backend in tier.backends),
         fields=tuple(sorted({_set_by(backend) for backend in backends if backend.sets_fields})),
     )
 

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from cache import shipped_cross_encoder
 from gateway.config.addresses import check_store_url, is_loopback
 from gateway.config.alerts import AlertsConfig
+from gateway.config.backends import LOCAL_URL, BackendConfig
 from gateway.config.environment import (
     LEAST_KEY,
     BadSecret,
@@ -37,9 +38,7 @@ from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
 from gateway.config.resolver import Resolver, is_importable
 from gateway.config.schema import (
-    LOCAL_URL,
     Admin,
-    BackendConfig,
     Deployment,
     PoliciesConfig,
     ServiceConfig,
@@ -87,8 +86,6 @@ _RESOLVED_KEYS = frozenset(
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
 """Keys of a backend that are known for some models, and hold unless its config says otherwise."""
-_PACKAGES: Final = {"aws": "botocore", "google": "google.auth", "entra": "azure.identity"}
-"""What is imported for each kind of `auth`: an extra of Tierline has its name."""
 _FAR_OFF: Final = 2.0
 """By how much a stated price may differ from what is known of the model."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
@@ -224,9 +221,8 @@ class _Resolver(Resolver):
             reason = reason or str(error)
             self.refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
         url = urlsplit(server.base_url)
-        if (auth := server.auth) is not None and not is_importable(package := _PACKAGES[auth.kind]):
-            message = f"{auth.kind} needs {package}, which is not installed: pip install 'tierline[{auth.kind}]'"
-            self.refuse((*path, "auth", "kind"), message)
+        if (auth := server.auth) is not None and (lacks := auth.lacks()):
+            self.refuse((*path, "auth", "kind"), f"{auth.kind} needs {lacks}")
         if (key or auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
             self.warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
         return key, reason

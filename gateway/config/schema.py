@@ -10,446 +10,41 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
-from datetime import date
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar, get_args
-from urllib.parse import urlsplit
+from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, SecretStr, field_validator, model_validator
+from pydantic import Field, InstanceOf, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
-from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
-from gateway.backends.script import ScriptedRule
-from gateway.config.addresses import check_http_url, check_store_url, is_loopback
+from gateway.config.addresses import check_store_url
 from gateway.config.alerts import AlertsConfig
+from gateway.config.backends import BackendConfig, Keyed, TierConfig
 from gateway.config.hooks import hook_of
 from gateway.config.identity import IdentityConfig, RoleConfig
 from gateway.config.keys import KeysConfig, OwnerTerms
-from gateway.config.model_facts import is_hosted_alone
-from gateway.config.prices import Dollars, Price
-from gateway.dialects.messages.models import facts_of_model
-from gateway.dialects.reasoning import Maker, maker_of
+from gateway.config.notations import (
+    BaseUrl,
+    Count,
+    Name,
+    OptionalPath,
+    OptionalText,
+    Port,
+    Positive,
+    Size,
+    Words,
+    text_checked,
+)
+from gateway.config.prices import Dollars
 from policies.errors import Finding, Problem
-from policies.fields import SetFields
-from policies.quantities import read_size
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
-from routing.confidence.judge import ScoringHead
 from routing.confidence.scorer import AnswerScorer
-from routing.features import SERVICE_TIERS, Capability, ServiceTier
-from routing.load.latency import Prior
 
-_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
-    "openai": frozenset({"n", "store", "prompt_cache_key"}),
-    "responses": frozenset({"store", "prompt_cache_key"}),
-    "anthropic": frozenset(),
-    "scripted": frozenset({"n", "store", "prompt_cache_key"}),
-    "decisions": frozenset(),
-}
-"""Capabilities that backends of each kind have without being said to, since their API has the field."""
-_NOT_OF_KIND: Final[Mapping[str, frozenset[str]]] = {
-    "openai": frozenset({"hosted_tools"}),
-    "responses": frozenset({"audio", "n", "background"}),
-    "anthropic": frozenset({"audio", "n", "background", "store", "prompt_cache_key"}),
-    "scripted": frozenset({"hosted_tools"}),
-    "decisions": frozenset(get_args(Capability)),
-}
-"""Capabilities that backends of each kind cannot have: requests to them have no way to ask for it."""
-_OPENAIS: Final = (".openai.com", ".openai.azure.com")
-"""Ends of the hosts of OpenAI's own API, which refuses fields that it does not know."""
-_ANTHROPICS: Final = ("thinking", "output_config")
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
 
 
 S = TypeVar("S", bound=Section)
-
-
-def _fit_for_a_header(value: str) -> str:
-    """Return the model's name if it can be sent in a header: every reply names its model. Raises ValueError."""
-    if not value.isprintable():
-        raise ValueError("holds line breaks or other control characters")
-    return value
-
-
-def _none_if_empty(value: object) -> object:
-    """Turn '' into None: `${VAR:-}` gives an empty string if the variable is not set."""
-    return None if value == "" else value
-
-
-def _base_url(value: str) -> str:
-    """Return a backend's or a service's URL without a slash at the end; '' is none yet. Raises ValueError."""
-    if value:
-        check_http_url(value)
-    return value.rstrip("/")
-
-
-def _check(check: Callable[[str], object]) -> AfterValidator:
-    """Return a validator of optional texts that `check` raises ValueError for."""
-
-    def checked(value: str | None) -> str | None:
-        if value is not None:
-            check(value)
-        return value
-
-    return AfterValidator(checked)
-
-
-Size = Annotated[int, BeforeValidator(read_size), Field(ge=1)]
-Count = Annotated[Whole, Field(ge=1)]
-OptionalCount = Annotated[Count | None, BeforeValidator(_none_if_empty)]
-Port = Annotated[Whole, Field(ge=0, le=65535)]
-Positive = Annotated[Seconds, Field(gt=0)]
-Words = Annotated[str, Field(min_length=1)]
-LOCAL_URL = "TIERLINE_LOCAL_BASE_URL"
-"""Environment variable with the URL of the model that `tierline up` starts, which sets it."""
-BaseUrl = Annotated[str, AfterValidator(_base_url)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
-OptionalPath = Annotated[Path | None, BeforeValidator(_none_if_empty)]
-OptionalText = Annotated[str | None, BeforeValidator(_none_if_empty)]
-
-
-class Http(Section):
-    """HTTP client for a backend: `http1` (own, on httptools) or `httpx2` (HTTP/2, proxies)."""
-
-    client: Literal["http1", "httpx2"] = "http1"
-    http2: bool = False
-    proxy: OptionalText = Field(default=None, repr=False)
-    """URL of an http:// or https:// proxy; may hold a password, so it is not printed."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _client_fits(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("client") == "aiohttp":
-            raise ValueError("there is no client aiohttp any more: leave it out, http1 does the same for less CPU time")
-        if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
-            return data
-        if data.get("client") == "http1":
-            raise ValueError("http2 and proxy need client: httpx2")
-        return {**data, "client": "httpx2"}
-
-    @field_validator("proxy")
-    @classmethod
-    def _proxy_is_http(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("a proxy is an http:// or https:// URL")
-        return value
-
-
-class Queue(Section):
-    """Hard cap on the requests that wait for a full backend, over all surfaces together.
-
-    An unset value sets no cap; each surface's policy still limits how many of its requests wait, and how long.
-    """
-
-    length: Annotated[Whole, Field(ge=0)] | None = None
-    """Most waiting requests per worker."""
-    wait: Seconds | None = None
-    """Longest wait of a request."""
-
-
-class Warm(Section):
-    """Cold start of a backend: when it has had no call for `after`, its next first token takes about `ttft`.
-
-    With `keep`, the gateway sends a one-token request before that time is over.
-    """
-
-    after: Positive
-    ttft: Seconds
-    keep: bool = False
-
-
-_OF_AUTH: Final[Mapping[str, frozenset[str]]] = {
-    "aws": frozenset({"region", "service", "profile"}),
-    "google": frozenset({"scope"}),
-    "entra": frozenset({"client_id", "scope"}),
-}
-"""Keys of `auth` beside its kind, by that."""
-
-
-class CloudAuth(Section):
-    """The identity of a cloud account, which the provider's own library finds, as it does for its other tools."""
-
-    kind: Literal["aws", "google", "entra"]
-    region: OptionalText = None
-    """Region that requests are signed for; None for the one in the URL, else the account's."""
-    service: OptionalText = None
-    """Service that requests are signed for; None for Bedrock's."""
-    profile: OptionalText = None
-    """Profile of the shared AWS files; None for the usual one."""
-    client_id: OptionalText = None
-    """Client id of the managed or workload identity; None for the one in the environment."""
-    scope: OptionalText = None
-    """Scope of the token; None for that of Google Cloud, or of Azure's AI services."""
-
-    @model_validator(mode="after")
-    def _keys_of_its_kind(self) -> Self:
-        spare = sorted(self.model_fields_set - _OF_AUTH[self.kind] - {"kind"})
-        raise_findings(Finding((name,), f"kind: {self.kind} has no {name}; leave it out") for name in spare)
-        return self
-
-
-class Keyed(Section):
-    """A backend or service that is called with an API key; the loader sets `key` and `unconfigured_reason`."""
-
-    auth: CloudAuth | None = None
-    """The identity of a cloud, in place of a key."""
-    key_env: OptionalText = None
-    key_file: OptionalPath = None
-    key: SecretStr | None = None
-    unconfigured_reason: str | None = None
-
-    @model_validator(mode="after")
-    def _one_key_source(self) -> Self:
-        given = [name for name in ("auth", "key_env", "key_file") if getattr(self, name)]
-        if len(given) > 1:
-            raise ValueError(f"{' and '.join(given)} are {'both' if len(given) == 2 else 'all'} given; keep one")
-        return self
-
-
-class BackendConfig(Keyed, SetFields):
-    """One model endpoint. The loader sets `head`, `prior`, `provider`, `retires` and `price_source` too.
-
-    What it sets in requests counts after what a policy sets.
-    """
-
-    name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
-    """`TIER` or `TIER-N` when not given."""
-    kind: Literal["openai", "responses", "anthropic", "decisions", "scripted"] = "openai"
-    """`openai`, `responses` and `anthropic` are called over HTTP, by chat completions, OpenAI's Responses API or
-    Anthropic's Messages API; `decisions` judges drafts by the decisions API, and answers no request; `scripted` answers
-    in this process, from its `script`."""
-    script: tuple[ScriptedRule, ...] = ()
-    """Rules of a scripted backend: the first that matches a request gives its reply; the last must match all."""
-    base_url: BaseUrl = ""
-    """URL up to and including `/v1`, which `kind: anthropic` may leave out, without a slash at the end; if empty, the
-    backend is unconfigured."""
-    model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
-    price: Price | None = None
-    """None if nobody states it: then what its calls cost is unknown. A model that runs on this machine is free."""
-    max_in_flight: Count = 64
-    """Most concurrent calls, of all workers together."""
-    adaptive: bool = True
-    """Whether the limit on concurrent calls is lowered while the backend's latency rises under load."""
-    queue: Queue = Queue()
-    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    """Relative share of the tier's requests, used with `select: weighted`."""
-    warm: Warm | None = None
-    continuation: Literal["none", "prefill", "continue_final_message", "prompt"] = "none"
-    """How the backend is asked to continue a text that another model began, if it can: `prefill` sends the text as a
-    final assistant message (llama.cpp, Claude before 4.6), `continue_final_message` sets vLLM's field of that name, and
-    `prompt` asks for the rest in an instruction (OpenAI)."""
-    capabilities: frozenset[Capability] = frozenset()
-    """What it can do, beside what every backend of its kind can; see `can`."""
-    service_tiers: tuple[ServiceTier, ...] | None = None
-    """Service tiers that it honours, beside the ordinary one; None if nobody knows: then it is asked for any."""
-    context: OptionalCount = None
-    """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
-    for its length. For the model that `tierline up` starts it is set automatically."""
-    max_output: OptionalCount = None
-    """Most tokens of one answer, where the backend refuses requests that allow more. None if not known."""
-    logprobs: bool = True
-    """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`. False for
-    `kind: anthropic`, whose API has none."""
-    confidence_head: Words = "default"
-    """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
-    rename: Mapping[str, str] = {}
-    """Request fields that the backend takes under another name, such as `{max_tokens: max_completion_tokens}`."""
-    omit: tuple[str, ...] = ()
-    """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped. Those in
-    `messages.NAME` are members of messages. A field that an answer would be wrong without is a capability it lacks."""
-    roles: Literal["any", "one_system"] | None = None
-    """Whether messages may have the roles `developer` and `system` anywhere, or there is one system message, at the
-    beginning, as most chat templates have it. The loader fills it in by the host and the model if it is not given."""
-    prompt_lifetime: Positive | None = None
-    """How long it keeps a prompt in its cache after the last use; the loader fills in what its provider says. None if
-    that is not known: then nothing is said of how warm a conversation is there (`route.weigh_switching`)."""
-    watch_drafts: bool = False
-    """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
-    http: Http = Http()
-    slo_headers: bool = False
-    """Whether it takes llm-d's headers about the first token and the pace, and schedules by them."""
-    connect_timeout: Seconds = 2.0
-    patience: Positive = 10.0
-    """Time to the first byte beyond which a timed-out call counts as the backend's failure. Requests may give up
-    sooner."""
-    idle_timeout: Positive = 30.0
-    """Longest pause between two chunks of a stream."""
-    max_reply: Size = 16 << 20
-    """Largest accepted reply."""
-    retires: date | None = None
-    """The day on which the provider switches the model off, if that is announced; set by the loader."""
-    prior: InstanceOf[Prior] | None = None
-    """What is expected of the model until calls of it were measured, by the facts about it; set by the loader."""
-    provider: str = ""
-    """Whose API it is, as the files of facts name hosts; '' if they do not know."""
-    price_source: str = ""
-    """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
-    head: InstanceOf[ScoringHead] | None = None
-    """The confidence head that `confidence_head` names, read by the loader."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_of_its_kind(cls, data: Any) -> Any:
-        """Return the data with a scripted backend's name; a model on this machine is free, in one service tier."""
-        if not isinstance(data, Mapping):
-            return data
-        scripted, url = data.get("kind") == "scripted", data.get("base_url")
-        known: dict[str, Any] = {"model": "scripted"} if scripted else {}
-        here = isinstance(url, str) and is_loopback(urlsplit(url).hostname or "")
-        if scripted or (here and not is_hosted_alone(str(data.get("model")))):
-            known["price"] = {}
-        if here or data.get("kind") == "anthropic":
-            known["service_tiers"] = ()
-        return {**known, **data}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _anthropic_has_no_logprobs(cls, data: Any) -> Any:
-        if not isinstance(data, Mapping) or data.get("kind") != "anthropic":
-            return data
-        if data.get("logprobs") is True:
-            raise_findings([Finding(("logprobs",), "Anthropic's API has no log-probabilities; leave it out")])
-        return {**data, "logprobs": False}
-
-    @model_validator(mode="after")
-    def _can_what_its_api_can_say(self) -> BackendConfig:
-        findings = [
-            Finding(("capabilities",), f"the API of kind: {self.kind} has no way to ask for {name}; leave it out")
-            for name in sorted(self.capabilities & _NOT_OF_KIND[self.kind])
-        ]
-        if self.kind == "anthropic" and self.service_tiers:
-            findings.append(Finding(("service_tiers",), "Anthropic's API has none to choose from; leave it out"))
-        if self.kind in ("responses", "anthropic"):
-            message = "members of messages can be left out of chat completions only"
-            findings += [Finding(("omit",), f"{message}: {name}") for name in self.omit if name.startswith("messages.")]
-        for how, fields in (("set", self.set), ("force", self.force)):
-            message = "is a field of Anthropic's API, which this one refuses; write reasoning_effort instead"
-            findings += [
-                Finding((how, name), f"{name} {message}")
-                for name in _ANTHROPICS
-                if name in fields.keys() & self.not_settable
-            ]
-        raise_findings(findings)
-        return self
-
-    @cached_property
-    def not_settable(self) -> frozenset[str]:
-        """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""
-        foreign = _ANTHROPICS if self.kind == "responses" or self._is_openais_chat else ()
-        return frozenset((*self.omit, *foreign))
-
-    @model_validator(mode="after")
-    def _continues_as_its_api_can(self) -> BackendConfig:
-        if self.kind == "anthropic" and self.continuation in ("prefill", "continue_final_message"):
-            prefill = self.continuation == "prefill"
-            if not prefill or not facts_of_model(self.model).prefill:
-                who = f"{self.model} continues no begun message" if prefill else "it is a field of vLLM's API"
-                raise_findings([Finding(("continuation",), f"{who}; write prompt, which asks for the rest in words")])
-        if self.kind == "responses" and self.continuation in ("prefill", "continue_final_message"):
-            message = "the Responses API does not continue a message that another model began; write prompt, or none"
-            raise_findings([Finding(("continuation",), message)])
-        return self
-
-    @model_validator(mode="after")
-    def _scripted_alone_has_a_script(self) -> BackendConfig:
-        findings: list[Finding] = []
-        if self.kind != "scripted":
-            if self.script:
-                findings.append(Finding(("script",), "only a backend of kind: scripted follows one"))
-        elif not self.script:
-            findings.append(Finding(("script",), "a scripted backend needs one, such as [{reply: {text: Hello.}}]"))
-        elif not self.script[-1].always:
-            message = "the last rule answers what no other does; leave out match, match_regex and times"
-            findings.append(Finding(("script", len(self.script) - 1), message))
-        if self.kind == "scripted":
-            spare = ("auth", "base_url", "key_env", "key_file", "http", "connect_timeout")
-            findings += [
-                Finding((name,), "a scripted backend calls nobody; leave it out")
-                for name in spare
-                if name in self.model_fields_set
-            ]
-        raise_findings(findings)
-        return self
-
-    def maker(self) -> Maker:
-        """Return the maker of the reasoning that the backend signs: the same for all with this URL, model and key."""
-        return maker_of(f"{self.base_url}\0{self.model}", None if self.key is None else self.key.get_secret_value())
-
-    @property
-    def can(self) -> frozenset[str]:
-        """Names of the capabilities that routing may ask of it: `routing.features.FURTHER`, and what fields imply."""
-        can: set[str] = {*self.capabilities, *_OF_KIND[self.kind]}
-        if self.kind == "openai" and self.is_here and "store" not in self.capabilities:
-            can.discard("store")  # servers of open models keep no completions
-        if "service_tier" not in self.omit:
-            tiers = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
-            can.update(f"service_tier_{name}" for name in tiers)
-        if not can.isdisjoint({"files", "hosted_tools"}) and not (self.names_model_in_url or self._is_openais_chat):
-            can.add("file_urls")
-        can.difference_update(self.omit)
-        if "hosted_tools" in can:
-            can.discard("hosted_tools")
-            can.add("responses_hosted_tools" if self.kind == "responses" else "messages_hosted_tools")
-        if self.kind == "anthropic" and "web_search" in can:
-            # The field of chat completions cannot be translated, and what its own clients send is a tool.
-            can.discard("web_search")
-            can.add("messages_web_search")
-        return frozenset(can)
-
-    @property
-    def _is_openais_chat(self) -> bool:
-        """Whether it is OpenAI's own chat completions, which take files as data or by id alone."""
-        return self.kind == "openai" and f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether it runs on this machine, where nobody limits its rate."""
-        return self.kind == "scripted" or is_loopback(urlsplit(self.base_url).hostname or "")
-
-    @cached_property
-    def sets_fields(self) -> bool:
-        """Whether it sets fields of the requests that it is sent."""
-        return bool(self.set or self.force)
-
-    @cached_property
-    def prompt_cache(self) -> PromptCacheFacts | None:
-        """What its provider's prompt cache has to be asked for; None if nothing."""
-        return prompt_cache_facts(self.kind, self.provider, self.model, self.omit)
-
-    @property
-    def auth_kind(self) -> str:
-        """The cloud whose identity calls it; '' for a key, or nothing."""
-        return "" if self.auth is None else self.auth.kind
-
-    @property
-    def names_model_in_url(self) -> bool:
-        """Whether it is Bedrock's `invoke` or Vertex's `rawPredict`, by which Anthropic's models are called there.
-
-        Bedrock has Anthropic's own API too, below a path.
-        """
-        own_api = bool(urlsplit(self.base_url).path)
-        return self.kind == "anthropic" and (self.auth_kind == "google" or (self.auth_kind == "aws" and not own_api))
-
-    @property
-    def lacks_url(self) -> bool:
-        """Whether the backend is called over HTTP but has no URL yet."""
-        return self.kind != "scripted" and not self.base_url
-
-    @property
-    def wants_local_model(self) -> bool:
-        """Whether `tierline up` starts the local model for the backend: its URL is a variable that only `up` sets.
-
-        A `base_url` that is left out, or is `""`, is a backend without a URL, to `up` as to `serve`.
-        """
-        unset = f"{LOCAL_URL} is not set"
-        return self.kind == "openai" and self.lacks_url and self.unconfigured_reason == unset
-
-    @property
-    def configured(self) -> bool:
-        """Whether requests can be sent to the backend."""
-        return self.unconfigured_reason is None and not self.lacks_url
 
 
 class ServiceConfig(Keyed):
@@ -479,49 +74,15 @@ class ServiceConfig(Keyed):
 
     @model_validator(mode="after")
     def _is_not_signed(self) -> Self:
-        if self.auth is not None and self.auth.kind == "aws":
+        if self.auth is not None and self.auth.signs_bodies:
             raise ValueError("services are sent bodies in parts, and AWS signs whole ones; call it as a backend")
         return self
-
-
-class TierConfig(Section):
-    """One tier: interchangeable backends."""
-
-    name: Name
-    select: Literal["power_of_two", "weighted", "sticky"] = "power_of_two"
-    """How a backend is chosen. `power_of_two`: the faster of two random ones, by current latency. `weighted`: at random
-    by `weight`. `sticky`: the one that served this conversation before and has its prompt cached, unless another is
-    faster by more than that cache saves."""
-    backends: Annotated[tuple[BackendConfig, ...], Field(min_length=1)]
-
-    @field_validator("backends")
-    @classmethod
-    def _name_backends(cls, backends: tuple[BackendConfig, ...], info: Any) -> tuple[BackendConfig, ...]:
-        tier = info.data.get("name", "backend")
-        return tuple(
-            backend
-            if backend.name
-            else backend.model_copy(update={"name": tier if len(backends) == 1 else f"{tier}-{number}"})
-            for number, backend in enumerate(backends, start=1)
-        )
-
-    @property
-    def configured(self) -> bool:
-        """Whether at least one backend is configured."""
-        return any(backend.configured for backend in self.backends)
-
-    @property
-    def unconfigured_reason(self) -> str | None:
-        """Why no backend of this tier can be used; None if at least one can."""
-        if self.configured:
-            return None
-        return "; ".join(dict.fromkeys(backend.unconfigured_reason or "no base_url" for backend in self.backends))
 
 
 class StoreConfig(Section):
     """Redis-protocol store. Without a URL, `tierline up` starts a store and `tierline serve` runs without one."""
 
-    url: Annotated[OptionalText, _check(check_store_url)] = Field(default=None, repr=False)
+    url: Annotated[OptionalText, text_checked(check_store_url)] = Field(default=None, repr=False)
     """A redis://, rediss:// or unix:// URL; may hold a password, so it is not printed."""
     memory: Size = 256 << 20
     """Memory of the store that `tierline up` starts, in bytes. Tenants' quotas are cut down to their part of it."""
@@ -563,7 +124,7 @@ class TelemetryConfig(Section):
     """Share of requests whose hops are recorded and exported, besides those that always are."""
     redact: tuple[str, ...] = ()
     """Regular expressions whose matches are removed from recorded texts."""
-    redact_with: Annotated[str | None, _check(hook_of)] = None
+    redact_with: Annotated[str | None, text_checked(hook_of)] = None
     """`module:function` that takes a text and returns what may be kept of it."""
     keep: Annotated[Whole, Field(ge=0)] = 10_000
 
@@ -846,7 +407,7 @@ class Deployment(Section):
     @property
     def scripted_models(self) -> tuple[str, ...]:
         """Models whose replies stand in the config; no model is behind them."""
-        return tuple(dict.fromkeys(backend.model for backend in self.backends if backend.kind == "scripted"))
+        return tuple(dict.fromkeys(backend.model for backend in self.backends if backend.in_process))
 
     @property
     def unshared(self) -> frozenset[str]:

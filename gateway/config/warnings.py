@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gateway.config.backends import BackendConfig
 from gateway.config.model_facts import PROXIED
-from gateway.config.schema import BackendConfig, Deployment
+from gateway.config.schema import Deployment
 from gateway.parts.standard import absent, settings_of_missing_parts
 from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression

@@ -24,7 +24,8 @@ class StandardPart(NamedTuple):
     those of other parts that do not run without it. `sections` are those of the config that only it reads, which its
     module `config` defines; `policy_sections` those of policies that its module `policy` defines; `settings` other keys
     of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
-    are what the names of environment variables begin with that only it reads. `distribution` is what pip installs.
+    are what the names of environment variables begin with that only it reads. `kinds` are the kinds of backend that it
+    has, each with a module `kind` in a folder of its own below `kinds`. `distribution` is what pip installs.
     """
 
     name: str
@@ -37,6 +38,7 @@ class StandardPart(NamedTuple):
     policy_sections: tuple[str, ...] = ()
     provides: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
+    kinds: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -50,7 +52,14 @@ class StandardPart(NamedTuple):
 
 
 PARTS: Final = (
-    StandardPart("local", "on this machine", ("up", "init", "demo", "completion"), ("fit collect",), ("local_model",)),
+    StandardPart(
+        "local",
+        "on this machine",
+        ("up", "init", "demo", "completion"),
+        ("fit collect",),
+        ("local_model",),
+        kinds=("scripted",),
+    ),
     StandardPart(
         "ledger",
         "records and money",
@@ -92,7 +101,7 @@ PARTS: Final = (
         provides=("hit_bound",),
     ),
     StandardPart("encoders", "encoders and languages", (), provides=("encoders",)),
-    StandardPart("apis", "other APIs", ()),
+    StandardPart("apis", "other APIs", (), kinds=("responses", "anthropic", "decisions")),
     StandardPart(
         "agents",
         "agents and conversations",
@@ -101,6 +110,7 @@ PARTS: Final = (
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "session", "input"),
         provides=("admission", "verifier", "successor"),
     ),
+    StandardPart("fleet", "clouds and replicas", (), provides=("identities",)),
 )
 
 
@@ -181,6 +191,22 @@ def missing_for(seam: str, what: str) -> str:
     """Return what to tell whoever uses something of the part that provides a seam; '' where it is installed."""
     part = next(part for part in PARTS if seam in part.provides)
     return "" if part.installed else absent(what, part)
+
+
+def kinds_of_backends() -> tuple[str, ...]:
+    """Return the kinds of backend of all parts, of those too that are not installed."""
+    return tuple(kind for part in PARTS for kind in part.kinds)
+
+
+def part_of_kind(kind: str) -> StandardPart:
+    """Return the part that has a kind of backend."""
+    return next(part for part in PARTS if kind in part.kinds)
+
+
+def module_of_kind(kind: str) -> ModuleType | None:
+    """Return the module of a kind of backend; None if this installation lacks the part that has it."""
+    part = part_of_kind(kind)
+    return import_module(f"{_PACKAGE}.{part.name}.kinds.{kind}.kind") if part.installed else None
 
 
 def absent(what: str, part: StandardPart) -> str:

@@ -259,14 +259,6 @@ _ASKED: Final = {
 }
 """Numbers of a request of chat completions, by key, which spans of models have by the conventions' names."""
 
-_PROVIDERS: Final = {
-    "responses": "openai",
-    "aws": "aws.bedrock",
-    "google": "gcp.vertex_ai",
-    "entra": "azure.ai.openai",
-}
-"""The conventions' name of a provider by the kind of its backend, or of the identity it is called with."""
-
 OUT_OF_QUOTA: Final = "out of quota"
 PAUSES: Final = "asking for a pause (status 429)"
 """How it is told why a backend is not called that has reached a rate limit: by its headers, and by its refusal."""
@@ -286,14 +278,17 @@ def of_service(operation: str, model: str) -> dict[str, str]:
 
 
 def of_call(backend: str, provider: str, model: str, url: str | None = None) -> dict[str, Any]:
-    """Return the attributes that a call of this backend starts with; `url` is its base URL."""
+    """Return the attributes that a call of this backend starts with.
+
+    `provider` is as the conventions name it, and `url` the base URL.
+    """
     server = urlsplit(url or "")
     port = 80 if server.scheme == "http" else 443
     return {
         **({SERVER_ADDRESS: server.hostname, SERVER_PORT: server.port or port} if server.hostname else {}),
         BACKEND: backend,
         GEN_AI_OPERATION: "chat",
-        GEN_AI_PROVIDER: _PROVIDERS.get(provider, provider),
+        GEN_AI_PROVIDER: provider,
         GEN_AI_REQUEST_MODEL: model,
     }
 

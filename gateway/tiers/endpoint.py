@@ -31,8 +31,8 @@ from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
 
 if TYPE_CHECKING:
-    from gateway.backends.identity import Identity
-    from gateway.config.schema import BackendConfig
+    from gateway.backends.base import Identity
+    from gateway.config.backends import BackendConfig
 
 _LONGEST_PAUSE_S = 60.0
 _REFUSED_S = 30.0
@@ -119,7 +119,7 @@ class Endpoint:
         """The number of calls that this worker may have in flight now."""
         self.alternatives = 0 if config.head is None else config.head.alternatives
         """Alternatives of each token that its confidence head reads; 0 without a head."""
-        self.described = names.of_call(config.name, config.auth_kind or config.kind, config.model, config.base_url)
+        self.described = names.of_call(config.name, config.gen_ai_provider, config.model, config.base_url)
         """The trace attributes that every call to it begins with."""
 
     @property

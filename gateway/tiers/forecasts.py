@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from routing.load.latency import Forecast, LatencyModel, Prior
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Warm
+    from gateway.config.backends import Warm
 
 _FRESH_S = 0.25
 

@@ -23,7 +23,7 @@ from cache.store.base import Append, Store, StoreUnavailable
 from gateway.tiers.breaker import Cause, Ejection
 
 if TYPE_CHECKING:
-    from gateway.config.schema import BackendConfig
+    from gateway.config.backends import BackendConfig
     from gateway.tiers.endpoint import Endpoint
 
 STREAM = "tierline:live"

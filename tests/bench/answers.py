@@ -57,8 +57,8 @@ from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.daily_budget import DailyBudget
+from gateway.config.backends import BackendConfig
 from gateway.config.prices import Price
-from gateway.config.schema import BackendConfig
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.commands._collect_model import local_model

@@ -10,7 +10,7 @@ import pytest
 from gateway.accounting import PAYERS, Finalizer, HedgeBudgets, charge, cost, replayed, settle
 from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
-from gateway.config.schema import Price
+from gateway.config.prices import Price
 from gateway.telemetry import names
 from gateway.telemetry.goodput import answered
 from gateway.telemetry.ledger import SHADOW, Ledger

@@ -225,6 +225,11 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         for section in sections:
             own = config(upstream.url, None, store.url, **{section: {}})
             (tmp_path / "of-part" / f"{section}.yaml").write_text(json.dumps(own))
+        kinds = {kind: part.name for part in PARTS for kind in part.kinds} | {"auth": "fleet"}
+        for kind in kinds:
+            own = config(upstream.url, None, store.url)
+            own["tiers"][1]["backends"][0] |= {"key_env": "", **({"auth": {}} if kind == "auth" else {"kind": kind})}
+            (tmp_path / "of-part" / f"{kind}.yaml").write_text(json.dumps(own))
         in_store = config(upstream.url, None, store.url, policies={"source": "store"})
         (tmp_path / "in-store.yaml").write_text(json.dumps(in_store))
         (tmp_path / "policies" / "chat.test.yaml").write_text("tests: []\n")
@@ -234,7 +239,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             ("policy", "schema", "--tests"): {"lab"},
             apply: {"lab"},
         }
-        checks = [["check", "--config", str(tmp_path / "of-part" / f"{section}.yaml")] for section in sections]
+        checks = [["check", "--config", str(tmp_path / "of-part" / f"{name}.yaml")] for name in (*sections, *kinds)]
         ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone), *checks]))
         worked = [(argv, next(ran)) for argv in works]
         assert [(argv, did) for argv, did in worked if did.code] == []
@@ -263,6 +268,12 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         for section, part in sections.items():
             did = next(ran)
             said = re.search(rf"{section}\.yaml:\d+:\d+: {section}: the section {section} {lacks}", did.out)
+            assert (said is not None) == (part in names), did
+        for kind, part in kinds.items():
+            did = next(ran)
+            said = re.search(
+                rf"{kind}\.yaml:\d+:\d+: tiers\[1\]\.backends\[0\]\S*: (kind: {kind}|auth) {lacks}", did.out
+            )
             assert (said is not None) == (part in names), did
 
 

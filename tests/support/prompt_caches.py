@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from gateway.dialects.messages.models import facts_of_model
+from gateway.dialects.claude import claude_caches_from
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.strict_chat import NotTaken, StrictChat
 from tests.support.strict_messages import RefusedError, StrictMessages
@@ -105,7 +105,7 @@ class CachingMessages(StrictMessages):
             shown.append(bare(block))
             total += _tokens(shown[-1])
             ends.append((total, _digest([body["model"], shown]), "cache_control" in block or "cache_control" in body))
-        least = facts_of_model(body["model"]).cached_from
+        least = claude_caches_from(body["model"])
         marks = [i for i, (size, _, marked) in enumerate(ends) if marked and size >= least]
         near = {j for i in marks for j in range(max(0, i - _BACK), i + 1)}
         read = max((ends[j][0] for j in near if ends[j][1] in self._kept), default=0)

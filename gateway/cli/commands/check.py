@@ -17,8 +17,9 @@ from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
 from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
+from gateway.config.backends import Auth, Keyed
 from gateway.config.loader import default_config
-from gateway.config.schema import CloudAuth, Deployment, Keyed
+from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
 from gateway.config.warnings import findings_in
 from gateway.encoders import load_cross_encoder
@@ -143,11 +144,9 @@ def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]
             yield (*path, "auth"), f"no credentials can be had: {why}"
 
 
-def _why_no_credentials(auth: CloudAuth) -> str:
-    from gateway.tiers.build import new_identity
-
-    identity = new_identity(auth)
-    return "" if identity is None or identity.tried() is not None else identity.failure
+def _why_no_credentials(auth: Auth) -> str:
+    identity = auth.identity()
+    return "" if identity.tried() is not None else identity.failure
 
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:
@@ -193,7 +192,7 @@ def _as_text(found: Findings) -> str:
         for tier in found.deployment.tiers:
             models = ", ".join(dict.fromkeys(backend.model for backend in tier.backends))
             state = f"unconfigured: {tier.unconfigured_reason}" if tier.unconfigured_reason else "configured"
-            if any(backend.kind == "scripted" for backend in tier.backends):
+            if any(backend.in_process for backend in tier.backends):
                 state += ", scripted: replies come from the config, not from a model"
             if any(backend.wants_local_model for backend in tier.backends):
                 state += " (`tierline up` starts a model here itself)"

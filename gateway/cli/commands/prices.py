@@ -17,6 +17,7 @@ import orjson
 
 from gateway.cli.commands import CommandError, _price_diff
 from gateway.cli.flags import add_command, add_json_flag, whole
+from gateway.config.backends import BackendConfig
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import (
     PROXIED,
@@ -29,7 +30,7 @@ from gateway.config.model_facts import (
     unread_rates,
 )
 from gateway.config.providers import known_providers
-from gateway.config.schema import BackendConfig, Deployment
+from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
 
 _OLD_DAYS: Final = 90

@@ -8,10 +8,10 @@ a budget, sampling parameters, and no assumption about its longest reply.
 
 from __future__ import annotations
 
-import re
 from functools import lru_cache
 from typing import Final, Literal
 
+from gateway.dialects.claude import ALWAYS_THINK, claude_version
 from policies.value_type import value_type
 
 Thinking = Literal["budget", "both", "adaptive", "always"]
@@ -19,8 +19,6 @@ Thinking = Literal["budget", "both", "adaptive", "always"]
 or `adaptive` only, because it always thinks."""
 
 _EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
-_VERSION: Final = re.compile(r"(?:(\d)(?:-(\d))?-)?(opus|sonnet|haiku|fable|mythos)(?:-(\d)(?:[-.](\d))?(?!\d))?")
-_ALWAYS_THINKS: Final = frozenset({"fable", "mythos"})
 _UNKNOWN_OUTPUT: Final = 8192
 
 
@@ -40,8 +38,6 @@ class ClaudeFacts:
     """Whether it continues a text that the last message begins in the assistant's name."""
     system_turns: bool
     """Whether messages of the role `system` may follow a user's turn."""
-    cached_from: int = 0
-    """Tokens from which a beginning can be kept in the prompt cache; 0 if it has none that is asked by markers."""
 
     @property
     def default_output(self) -> int:
@@ -55,15 +51,8 @@ _UNKNOWN: Final = ClaudeFacts(None, "budget", (), sampling=True, schemas=True, p
 @lru_cache(maxsize=64)
 def facts_of_model(model: str) -> ClaudeFacts:
     """Return what is known of a model by its name, in the form of any platform (`anthropic.claude-opus-4-6-v1:0`)."""
-    match = _VERSION.search(model)
-    if "claude" not in model or match is None:
-        return _UNKNOWN
-    family = match[3]
-    major, minor = (match[1], match[2]) if match[1] else (match[4], match[5])
-    if major is None:
-        # Only Mythos Preview has a name without a number; it takes what version 5 does.
-        return _of(family, (5, 0)) if family in _ALWAYS_THINKS else _UNKNOWN
-    return _of(family, (int(major), int(minor or 0)))
+    named = claude_version(model)
+    return _UNKNOWN if named is None else _of(*named)
 
 
 def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
@@ -75,7 +64,6 @@ def _of(family: str, version: tuple[int, int]) -> ClaudeFacts:
         schemas=version >= (4, 5) or (family, version) == ("opus", (4, 1)),
         prefill=version < (4, 6),
         system_turns=version >= (4, 8),
-        cached_from=_cached_from(family, version),
     )
 
 
@@ -91,18 +79,8 @@ def _max_output(family: str, version: tuple[int, int]) -> int:
     return 8192 if version >= (3, 5) else 4096
 
 
-def _cached_from(family: str, version: tuple[int, int]) -> int:
-    if version >= (4, 8):
-        return 512 if family not in ("sonnet", "haiku") and version >= (5, 0) else 1024
-    if family == "opus" and version >= (4, 5):
-        return 2048 if version == (4, 7) else 4096
-    if family == "haiku":
-        return 4096 if version >= (4, 5) else 2048
-    return 1024
-
-
 def _thinking(family: str, version: tuple[int, int]) -> Thinking:
-    if family in _ALWAYS_THINKS or (family == "opus" and version >= (5, 5)):
+    if family in ALWAYS_THINK or (family == "opus" and version >= (5, 5)):
         return "always"
     if version >= (4, 7):
         return "adaptive"

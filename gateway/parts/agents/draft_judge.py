@@ -100,7 +100,7 @@ class DraftJudge:
         endpoint = self._endpoints.get(rule.backend)
         if endpoint is None:
             return None, 0.0
-        body = judge_body(messages, evidence, endpoint.config.kind)
+        body = judge_body(messages, evidence, alone=endpoint.config.judges_alone)
         most = cost(endpoint.config.price, Usage(room_needed(body) - 1, 1))
         if most is None or most > rule.max_usd_per_request or await quiet((endpoint,)) is None:
             return None, 0.0
@@ -115,7 +115,7 @@ class DraftJudge:
             raise NotJudged(f"no backend {rule.backend!r} in the config")
         if why := endpoint.unavailable() or ("" if endpoint.unhindered else "it is busy"):
             raise NotJudged(why)
-        body = judge_body(request.body["messages"], evidence, endpoint.config.kind)
+        body = judge_body(request.body["messages"], evidence, alone=endpoint.config.judges_alone)
         tokens_in = room_needed(body) - 1
         most = cost(endpoint.config.price, Usage(tokens_in, 1))
         if most is None:
@@ -199,15 +199,15 @@ def p_yes(completion: Mapping[str, Any]) -> float | None:
     return mass[True] / (mass[True] + mass[False])
 
 
-def judge_body(messages: Sequence[Mapping[str, Any]], evidence: Evidence, kind: str) -> dict[str, Any]:
-    """Return what a backend of that kind is asked of the draft of an answer to this conversation."""
+def judge_body(messages: Sequence[Mapping[str, Any]], evidence: Evidence, *, alone: bool) -> dict[str, Any]:
+    """Return what a backend is asked of a draft of an answer; `alone`: of a kind that does nothing but judge."""
     data: dict[str, Any] = {"conversation": conversation_shown(messages), "draft": evidence.text[:READ_CHARS]}
     if evidence.tool_names:
         called = zip(evidence.tool_names, evidence.tool_arguments, strict=True)
         data["calls"] = [{"tool": name, "arguments": arguments[:READ_CHARS]} for name, arguments in called]
     data["whole"] = evidence.complete
     question, task = orjson.dumps(data).decode(), _TASK
-    if kind == "decisions":  # a statement, and what it is about
+    if alone:  # a statement, and what it is about
         task = f"{_TASK}\nThe draft is good enough."
     else:
         question = f"{question}\n\n{_LAST}"

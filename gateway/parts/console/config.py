@@ -8,7 +8,8 @@ from typing import Final
 from pydantic import SecretStr, field_validator
 
 from gateway.config.identity import IssuerUrl, SomeWords
-from gateway.config.schema import Deployment, Port, Words
+from gateway.config.notations import Port, Words
+from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
 from policies.errors import Finding
 from policies.validation import Section

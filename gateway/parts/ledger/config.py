@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.config.schema import OptionalPath, Positive, Size
+from gateway.config.notations import OptionalPath, Positive, Size
 from gateway.config.sections import Sections
 from policies.validation import Seconds, Section
 

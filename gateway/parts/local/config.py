@@ -7,8 +7,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field, model_validator
 
+from gateway.config.notations import Count, OptionalPath
 from gateway.config.resolver import Resolver
-from gateway.config.schema import Count, Deployment, OptionalPath
+from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
 from gateway.parts.local.gguf_header import NO_TEMPLATE, lacks_chat_template
 from policies.errors import Finding

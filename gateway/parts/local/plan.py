@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.config.backends import LOCAL_URL, TierConfig
 from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
-from gateway.config.schema import LOCAL_URL, Deployment, TierConfig
+from gateway.config.schema import Deployment
 from gateway.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow

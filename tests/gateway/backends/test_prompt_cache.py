@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.prompt_cache import PromptCacheAsk, prompt_cache_facts
+from gateway.backends.prompt_cache import PromptCacheAsk, PromptCacheFacts
+from gateway.config.backends import BackendConfig
 from gateway.config.model_facts import shipped_facts
 
 CLAUDES = {
@@ -16,10 +17,16 @@ CLAUDES = {
 }  # fmt: skip
 
 
+def _facts(kind: str, provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
+    script = {"script": [{"reply": {}}]} if kind == "scripted" else {}
+    config = {"kind": kind, "provider": provider, "model": model, "omit": omit, **script}
+    return BackendConfig.model_validate(config).prompt_cache
+
+
 @pytest.mark.parametrize(("model", "least"), CLAUDES.items())
 def test_claude_is_asked_by_markers_from_its_least_length_on(model: str, least: int) -> None:
     """Wherever it runs."""
-    facts = prompt_cache_facts("anthropic", "", model, ())
+    facts = _facts("anthropic", "", model, ())
     assert facts is not None and (facts.form, facts.least) == ("markers", least)
     assert not facts.worth(least - 1, 0) and facts.worth(least, 0) and facts.worth(0, 100)
 
@@ -43,14 +50,14 @@ def test_nothing_is_asked_of_a_provider_that_is_not_known_to_take_it(
     kind: str, provider: str, model: str, omit: tuple[str, ...], form: str | None
 ) -> None:
     """Nor what the config leaves out."""
-    facts = prompt_cache_facts(kind, provider, model, omit)
+    facts = _facts(kind, provider, model, omit)
     assert (None if facts is None else facts.form) == form
 
 
 def test_a_day_is_asked_of_the_models_that_have_it() -> None:
     """From 4.1 to 5.5; later ones refuse the field, and small ones are not in the guide's list."""
     named = [name for name in shipped_facts().models["openai"] if name.startswith("gpt-")]
-    keeping = {name for name in named if (facts := prompt_cache_facts("openai", "openai", name, ())) and facts.longest}
+    keeping = {name for name in named if (facts := _facts("openai", "openai", name, ())) and facts.longest}
     assert {"gpt-4.1", "gpt-5", "gpt-5.1", "gpt-5.2", "gpt-5.4", "gpt-5.5"} <= keeping
     assert not any(name.startswith(("gpt-4o", "gpt-5.6", "gpt-6", "gpt-5-mini", "gpt-5.3")) for name in keeping)
 

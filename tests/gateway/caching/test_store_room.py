@@ -19,7 +19,8 @@ from cache.write import CacheWrite
 from gateway.caching import store_room
 from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.store_room import StoreRoom, fitted_quotas
-from gateway.config.schema import BackendConfig, CacheConfig, Deployment, ResponsesConfig, TenantConfig, TierConfig
+from gateway.config.backends import BackendConfig, TierConfig
+from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig, TenantConfig
 from policies.loader import PolicySet
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy

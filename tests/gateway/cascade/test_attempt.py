@@ -16,7 +16,7 @@ from gateway.backends.script import ScriptedRule
 from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import AttemptResult, AttemptRun
 from gateway.cascade.streaming import LiveStream
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.parts.lab.walk import Draft, Surroundings, walk
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names

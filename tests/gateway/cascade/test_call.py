@@ -11,7 +11,7 @@ import pytest
 from gateway.backends.base import BackendError, BadStatus, BudgetSpent, Truncated
 from gateway.cascade.call import BackendCall, CallOutcome
 from gateway.chat.stream_state import StreamState
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop

@@ -18,7 +18,7 @@ from gateway.cascade.budget_steering import MeasuredCaps
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.runner import CascadeRun, CascadeRunner
 from gateway.cascade.streaming import LiveStream
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names

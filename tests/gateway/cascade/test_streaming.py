@@ -15,7 +15,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import AttemptResult, AttemptRun
 from gateway.cascade.streaming import LiveStream, StreamSuccessor, Watchdog
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names

@@ -11,10 +11,10 @@ import pytest
 
 from gateway.chat.usage import Usage
 from gateway.cli.main import main
+from gateway.config.backends import BackendConfig
 from gateway.config.loader import load_deployment
 from gateway.config.model_facts import HostedModel, facts_from_price_map, prior_of, retirement, shipped_facts
 from gateway.config.prices import Price
-from gateway.config.schema import BackendConfig
 from policies.errors import ConfigError
 
 HOSTED = "https://api.openai.com/v1"

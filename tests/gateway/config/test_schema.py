@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from gateway.config.addresses import check_http_url
 from gateway.config.alerts import AlertsConfig
+from gateway.config.backends import BackendConfig, Http, TierConfig
 from gateway.config.loader import default_config, load_deployment
-from gateway.config.schema import BackendConfig, Deployment, Http, TierConfig, key_digest
+from gateway.config.schema import Deployment, key_digest
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.backends import TierConfig
 from gateway.config.loader import load_deployment
-from gateway.config.schema import Deployment, TierConfig
+from gateway.config.schema import Deployment
 from gateway.config.sections import deployment_model, sections_of_parts
 from gateway.parts.ledger.config import LedgerSections
 from gateway.parts.standard import PARTS

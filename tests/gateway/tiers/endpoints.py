@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from gateway.backends.base import Backend, BackendError, BackendRequest, Completion, EventStream
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.tiers import Endpoint, SlotRequest
 
 CHAT = SlotRequest("chat", "interactive", wait_s=5.0, max_waiting=1000, tokens_in=100, stream=True)

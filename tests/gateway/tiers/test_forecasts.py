@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.config.schema import Warm
+from gateway.config.backends import Warm
 from gateway.tiers.forecasts import Forecasts, queued
 from routing.load.latency import LatencyModel, Prior
 

@@ -13,7 +13,7 @@ import pytest
 from cache.store.base import Append, NoStore, Store, StoreState, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, BadStatus, Completion, EventStream, Truncated
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.tiers import Endpoint, SlotRequest
 from gateway.tiers.gossip import STREAM, Gossip
 from tests.support.store import local_store

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
 from gateway.cascade.fields import with_set_fields
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.tiers import Endpoint
 from gateway.tiers.keep_warm import KeepWarm
 from tests.support.wait import eventually

@@ -8,15 +8,19 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.cascade.daily_budget import DailyBudget
-from gateway.config.schema import BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.parts.agents.draft_judge import DraftJudge
 from gateway.parts.agents.verifying import Verifiers
 from gateway.tiers import Endpoint
 from policies.model import Policy
 from routing.confidence.scorer import AnswerScorer
 
+_SCRIPTED = {"name": "a", "kind": "scripted", "script": [{"reply": {}}]}
 TOLD, UNTOLD = (
-    Endpoint(BackendConfig(name="a", kind="scripted", logprobs=told, script=({"reply": {}},)), None)  # type: ignore[arg-type]
+    Endpoint(
+        BackendConfig.model_validate({"name": "a", "kind": "scripted", "logprobs": told, "script": [{"reply": {}}]}),
+        None,
+    )
     for told in (True, False)
 )
 

@@ -14,7 +14,8 @@ from gateway.backends.base import BackendRequest, Completion, EventStream, Unrea
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.daily_budget import DailyBudget
-from gateway.config.schema import BackendConfig, Price
+from gateway.config.backends import BackendConfig
+from gateway.config.prices import Price
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.schema import BackendConfig, TierConfig
+from gateway.config.backends import BackendConfig, TierConfig
 from gateway.parts.local.gguf_header import lacks_chat_template
 from gateway.parts.local.local_model import find_gguf
 from gateway.parts.local.plan import _tier_state

@@ -248,7 +248,7 @@ async def test_a_models_span_has_the_conventions_name(store: RedisStore, collect
     """Operation and model; the hop's own name is an attribute."""
     telemetry = _telemetry(store)
     trace, ledger = escalated()
-    trace.hops[5].attributes.update(names.of_call("openai", "responses", "gpt-4o-mini", "https://api.example:8443/v1"))
+    trace.hops[5].attributes.update(names.of_call("openai", "openai", "gpt-4o-mini", "https://api.example:8443/v1"))
     telemetry.record(trace, ledger)
     await telemetry.aclose()
     (span,) = [span for span in collector.spans if span.name == "chat gpt-4o-mini"]

@@ -38,7 +38,7 @@ class JudgingRespondent(Respondent):
 
     async def _answer(self, task: Any) -> Json:
         """Return P(yes). Raises BackendError."""
-        body = judge_body([{"role": "user", "content": task.prompt}], Evidence(task.text), "openai")
+        body = judge_body([{"role": "user", "content": task.prompt}], Evidence(task.text), alone=False)
         completion, _ = await self._complete({**body, "logprobs": True, "top_logprobs": ALTERNATIVES})
         said = p_yes(completion.value)
         if said is None:

@@ -25,7 +25,8 @@ from gateway.cli.flags import (
 )
 from gateway.cli.policies_in_force import policies_in_force
 from gateway.cli.store_flags import take_running
-from gateway.config.schema import BackendConfig, Deployment
+from gateway.config.backends import BackendConfig
+from gateway.config.schema import Deployment
 from gateway.encoders import load_embedder
 from gateway.exit_codes import Exit
 from gateway.parts.fit.calibration.change import Change, change_of_traffic, change_to

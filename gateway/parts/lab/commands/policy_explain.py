@@ -36,8 +36,9 @@ from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
     from cache.planning.plan import Planner
+    from gateway.config.backends import TierConfig
     from gateway.config.launch import Launch
-    from gateway.config.schema import Deployment, TierConfig
+    from gateway.config.schema import Deployment
     from gateway.keys.open_models import OpenModels
     from gateway.keys.records import KeyRecord
     from gateway.request.options import RequestOptions

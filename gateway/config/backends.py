@@ -1,0 +1,467 @@
+"""Define the config of tiers and backends: what every kind of backend has, and the kind `openai`, chat completions.
+
+Another kind is a class below `BackendConfig`, in the folder `kinds/NAME` of a part; see `gateway.seams`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date
+from functools import cached_property
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, cast
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    InstanceOf,
+    ModelWrapValidatorHandler,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
+
+from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
+from gateway.config.addresses import is_loopback
+from gateway.config.model_facts import is_hosted_alone
+from gateway.config.notations import (
+    BaseUrl,
+    Count,
+    Name,
+    OptionalCount,
+    OptionalPath,
+    OptionalText,
+    Positive,
+    Size,
+    Words,
+)
+from gateway.config.prices import Price
+from gateway.dialects.native import Dialect
+from gateway.dialects.reasoning import Maker, maker_of
+from gateway.parts.standard import absent, kinds_of_backends, missing_for, module_of_kind, part_of_kind, provider
+from policies.errors import Finding
+from policies.fields import SetFields
+from policies.validation import Seconds, Section, Whole, raise_findings
+from routing.confidence.judge import ScoringHead
+from routing.features import SERVICE_TIERS, Capability, ServiceTier
+from routing.load.latency import Prior
+
+if TYPE_CHECKING:
+    from gateway.backends.base import Backend, Identity, MakeTransport
+    from gateway.backends.call_reasoning import CallMemory
+    from gateway.backends.http_backend import Common
+
+LOCAL_URL: Final = "TIERLINE_LOCAL_BASE_URL"
+"""Environment variable with the URL of the model that `tierline up` starts, which sets it."""
+_OPENAIS: Final = (".openai.com", ".openai.azure.com")
+"""Ends of the hosts of OpenAI's own API, which refuses fields that it does not know, and knows tools that take text."""
+ANTHROPICS: Final = ("thinking", "output_config")
+"""Fields of Anthropic's API that OpenAI's own refuse."""
+USAGE_OPTION: Final = "stream_options"
+"""Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
+
+
+def _fit_for_a_header(value: str) -> str:
+    """Return the model's name if it can be sent in a header: every reply names its model. Raises ValueError."""
+    if not value.isprintable():
+        raise ValueError("holds line breaks or other control characters")
+    return value
+
+
+_OWN_KIND: Final = "openai"
+
+
+def _known_kind(value: Any) -> Any:
+    """Return the name of a kind of backend. Raises PydanticKnownError for another value."""
+    *names, last = (f"'{name}'" for name in (_OWN_KIND, *kinds_of_backends()))
+    if value == _OWN_KIND or value in kinds_of_backends():
+        return value
+    raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+
+
+def _kind(name: str) -> type[BackendConfig] | None:
+    """Return the class of a kind of a part; None if this installation lacks the part."""
+    module = module_of_kind(name)
+    return None if module is None else cast("type[BackendConfig]", module.KIND)
+
+
+class Http(Section):
+    """HTTP client for a backend: `http1` (own, on httptools) or `httpx2` (HTTP/2, proxies)."""
+
+    client: Literal["http1", "httpx2"] = "http1"
+    http2: bool = False
+    proxy: OptionalText = Field(default=None, repr=False)
+    """URL of an http:// or https:// proxy; may hold a password, so it is not printed."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _client_fits(cls, data: Any) -> Any:
+        if isinstance(data, Mapping) and data.get("client") == "aiohttp":
+            raise ValueError("there is no client aiohttp any more: leave it out, http1 does the same for less CPU time")
+        if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
+            return data
+        if data.get("client") == "http1":
+            raise ValueError("http2 and proxy need client: httpx2")
+        return {**data, "client": "httpx2"}
+
+    @field_validator("proxy")
+    @classmethod
+    def _proxy_is_http(cls, value: str | None) -> str | None:
+        if value is not None and not value.startswith(("http://", "https://")):
+            raise ValueError("a proxy is an http:// or https:// URL")
+        return value
+
+
+class Queue(Section):
+    """Hard cap on the requests that wait for a full backend, over all surfaces together.
+
+    An unset value sets no cap; each surface's policy still limits how many of its requests wait, and how long.
+    """
+
+    length: Annotated[Whole, Field(ge=0)] | None = None
+    """Most waiting requests per worker."""
+    wait: Seconds | None = None
+    """Longest wait of a request."""
+
+
+class Warm(Section):
+    """Cold start of a backend: when it has had no call for `after`, its next first token takes about `ttft`.
+
+    With `keep`, the gateway sends a one-token request before that time is over.
+    """
+
+    after: Positive
+    ttft: Seconds
+    keep: bool = False
+
+
+class Auth(Section):
+    """An identity in place of a key. The part that provides `identities` has the kinds of it, and their keys."""
+
+    kind: str
+
+    @classmethod
+    def model_of(cls, value: Any) -> type[Section]:
+        """See `Section.model_of`; this class itself where no part has kinds of it."""
+        part = provider("identities")
+        return cls if part is None else cast("type[Auth]", part.AUTH)
+
+    @property
+    def provider(self) -> str:
+        """The provider that backends are called at with it, as OpenTelemetry's conventions name it."""
+        raise NotImplementedError
+
+    @property
+    def signs_bodies(self) -> bool:
+        """Whether requests are signed with their whole bodies."""
+        raise NotImplementedError
+
+    def lacks(self) -> str:
+        """Return what has to be installed for it; '' if nothing."""
+        raise NotImplementedError
+
+    def identity(self) -> Identity:
+        """Return a new identity, not started."""
+        raise NotImplementedError
+
+
+def _auth(value: Any) -> Any:
+    """Return the identity that a config describes. Raises PydanticCustomError without the part that has its kinds."""
+    if not isinstance(value, Mapping):
+        return value
+    if (model := Auth.model_of(value)) is Auth:
+        raise_findings([Finding((), missing_for("identities", "auth"))])
+    return model.model_validate(value)
+
+
+class Keyed(Section):
+    """A backend or service that is called with an API key; the loader sets `key` and `unconfigured_reason`."""
+
+    auth: Annotated[Auth | None, BeforeValidator(_auth)] = None
+    """An identity, in place of a key."""
+    key_env: OptionalText = None
+    key_file: OptionalPath = None
+    key: SecretStr | None = None
+    unconfigured_reason: str | None = None
+
+    @model_validator(mode="after")
+    def _one_key_source(self) -> Self:
+        given = [name for name in ("auth", "key_env", "key_file") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are {'both' if len(given) == 2 else 'all'} given; keep one")
+        return self
+
+    def new_identity(self) -> Identity | None:
+        """Return a new identity to call it with; None where there is none, as with a key."""
+        return None if self.auth is None else self.auth.identity()
+
+
+class BackendConfig(Keyed, SetFields):
+    """One model endpoint. The loader sets `head`, `prior`, `provider`, `retires` and `price_source` too.
+
+    What it sets in requests counts after what a policy sets.
+    """
+
+    name: Annotated[str, Field(pattern=r"^(?:[a-z0-9][a-z0-9_.-]{0,63})?$")] = ""
+    """`TIER` or `TIER-N` when not given."""
+    kind: Annotated[str, BeforeValidator(_known_kind)] = _OWN_KIND
+    """How it is called: `openai` over HTTP, by chat completions; others as their part says."""
+    base_url: BaseUrl = ""
+    """URL up to and including `/v1`, without a slash at the end; if empty, the backend is unconfigured."""
+    model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
+    price: Price | None = None
+    """None if nobody states it: then what its calls cost is unknown. A model that runs on this machine is free."""
+    max_in_flight: Count = 64
+    """Most concurrent calls, of all workers together."""
+    adaptive: bool = True
+    """Whether the limit on concurrent calls is lowered while the backend's latency rises under load."""
+    queue: Queue = Queue()
+    weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    """Relative share of the tier's requests, used with `select: weighted`."""
+    warm: Warm | None = None
+    continuation: Literal["none", "prefill", "continue_final_message", "prompt"] = "none"
+    """How the backend is asked to continue a text that another model began, if it can: `prefill` sends the text as a
+    final assistant message (llama.cpp, Claude before 4.6), `continue_final_message` sets vLLM's field of that name, and
+    `prompt` asks for the rest in an instruction (OpenAI)."""
+    capabilities: frozenset[Capability] = frozenset()
+    """What it can do, beside what every backend of its kind can; see `can`."""
+    service_tiers: tuple[ServiceTier, ...] | None = None
+    """Service tiers that it honours, beside the ordinary one; None if nobody knows: then it is asked for any."""
+    context: OptionalCount = None
+    """Context length in tokens, prompt and reply together. None if not known: then no request is kept from the backend
+    for its length. For the model that `tierline up` starts it is set automatically."""
+    max_output: OptionalCount = None
+    """Most tokens of one answer, where the backend refuses requests that allow more. None if not known."""
+    logprobs: bool = True
+    """Whether the backend returns token log-probabilities. If not, confidence needs a policy's `agreement`."""
+    confidence_head: Words = "default"
+    """`default` for the shipped head for this model, if any; `none`; or the path of another head."""
+    rename: Mapping[str, str] = {}
+    """Request fields that the backend takes under another name, such as `{max_tokens: max_completion_tokens}`."""
+    omit: tuple[str, ...] = ()
+    """Request fields that the backend refuses or ignores. They are left out, and named in x-tierline-dropped. Those in
+    `messages.NAME` are members of messages. A field that an answer would be wrong without is a capability it lacks."""
+    roles: Literal["any", "one_system"] | None = None
+    """Whether messages may have the roles `developer` and `system` anywhere, or there is one system message, at the
+    beginning, as most chat templates have it. The loader fills it in by the host and the model if it is not given."""
+    prompt_lifetime: Positive | None = None
+    """How long it keeps a prompt in its cache after the last use; the loader fills in what its provider says. None if
+    that is not known: then nothing is said of how warm a conversation is there (`route.weigh_switching`)."""
+    watch_drafts: bool = False
+    """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
+    http: Http = Http()
+    slo_headers: bool = False
+    """Whether it takes llm-d's headers about the first token and the pace, and schedules by them."""
+    connect_timeout: Seconds = 2.0
+    patience: Positive = 10.0
+    """Time to the first byte beyond which a timed-out call counts as the backend's failure. Requests may give up
+    sooner."""
+    idle_timeout: Positive = 30.0
+    """Longest pause between two chunks of a stream."""
+    max_reply: Size = 16 << 20
+    """Largest accepted reply."""
+    retires: date | None = None
+    """The day on which the provider switches the model off, if that is announced; set by the loader."""
+    prior: InstanceOf[Prior] | None = None
+    """What is expected of the model until calls of it were measured, by the facts about it; set by the loader."""
+    provider: str = ""
+    """Whose API it is, as the files of facts name hosts; '' if they do not know."""
+    price_source: str = ""
+    """Who states the price: `config`, `on this machine`, `file of DATE (SOURCE)`; '' if nobody does."""
+    head: InstanceOf[ScoringHead] | None = None
+    """The confidence head that `confidence_head` names, read by the loader."""
+
+    dialect: ClassVar[Dialect] = "chat"
+    """Dialect of the bodies that it is sent."""
+    has_not: ClassVar[frozenset[str]] = frozenset({"hosted_tools"})
+    """Capabilities that it cannot have: requests to it have no way to ask for them."""
+    own_names: ClassVar[Mapping[str, str]] = {}
+    """What routing calls capabilities of it that only clients of its dialect can ask for."""
+    own_fields: ClassVar[Mapping[str, str]] = {}
+    """Keys that only this kind has, and what to say of one in a backend of another."""
+    in_process: ClassVar[bool] = False
+    """Whether it answers in this process, from the config: nobody is called, and no model is behind it."""
+    judges_alone: ClassVar[bool] = False
+    """Whether it judges drafts, and answers no request."""
+    tells_cache_writes: ClassVar[bool] = False
+    """Whether its counts of tokens always say what was written to its prompt cache."""
+
+    @property
+    def has(self) -> frozenset[str]:
+        """Capabilities that it has without being said to, since its API has the field."""
+        return frozenset({"n", "prompt_cache_key", *(() if self.is_here else ("store",))})
+
+    @classmethod
+    def known(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return keys that need not be written: a model on this machine is free, in one service tier."""
+        url = data.get("base_url")
+        if not isinstance(url, str) or not is_loopback(urlsplit(url).hostname or ""):
+            return {}
+        one_tier: dict[str, Any] = {"service_tiers": ()}
+        return one_tier if is_hosted_alone(str(data.get("model"))) else {**one_tier, "price": {}}
+
+    def findings(self) -> Iterator[Finding]:
+        """Yield what the config says of it that its kind cannot do."""
+        for capability in sorted(self.capabilities & self.has_not):
+            message = f"the API of kind: {self.kind} has no way to ask for {capability}; leave it out"
+            yield Finding(("capabilities",), message)
+        for field in self.omit if self.dialect != "chat" else ():
+            if field.startswith("messages."):
+                message = f"members of messages can be left out of chat completions only: {field}"
+                yield Finding(("omit",), message)
+        for how, fields in (("set", self.set), ("force", self.force)):
+            for field in ANTHROPICS:
+                if field in fields.keys() & self.not_settable:
+                    message = f"{field} is a field of Anthropic's API, which this one refuses"
+                    yield Finding((how, field), f"{message}; write reasoning_effort instead")
+
+    def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
+        """Return what calls it. `transport` makes one to a path below its URL; `calls` keeps tool calls' reasoning."""
+        from gateway.backends.openai import OpenAIBackend
+
+        return OpenAIBackend(
+            transport("/chat/completions"),
+            stores="store" in self.can,
+            asks_usage=USAGE_OPTION not in self.omit,
+            one_system=self.roles == "one_system",
+            calls=calls,
+            custom_tools=self._is_openais,
+            **common,
+        )
+
+    @cached_property
+    def not_settable(self) -> frozenset[str]:
+        """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""
+        return frozenset((*self.omit, *(ANTHROPICS if self._is_openais else ())))
+
+    @property
+    def takes_file_urls(self) -> bool:
+        """Whether it takes files by URL, if it takes any: OpenAI's chat completions take data or ids alone."""
+        return not self._is_openais
+
+    @property
+    def _is_openais(self) -> bool:
+        return f".{urlsplit(self.base_url).hostname}".endswith(_OPENAIS)
+
+    @cached_property
+    def prompt_cache(self) -> PromptCacheFacts | None:
+        """What its provider's prompt cache has to be asked for; None if nothing."""
+        return prompt_cache_facts(self.provider, self.model, self.omit)
+
+    @property
+    def gen_ai_provider(self) -> str:
+        """The provider, as OpenTelemetry's conventions name it."""
+        return self.kind if self.auth is None else self.auth.provider
+
+    def maker(self) -> Maker:
+        """Return the maker of the reasoning that the backend signs: the same for all with this URL, model and key."""
+        return maker_of(f"{self.base_url}\0{self.model}", None if self.key is None else self.key.get_secret_value())
+
+    @property
+    def can(self) -> frozenset[str]:
+        """Names of the capabilities that routing may ask of it: `routing.features.FURTHER`, and what fields imply."""
+        can: set[str] = {*self.capabilities, *self.has}
+        if "service_tier" not in self.omit:
+            tiers = SERVICE_TIERS if self.service_tiers is None else self.service_tiers
+            can.update(f"service_tier_{name}" for name in tiers)
+        if not can.isdisjoint({"files", "hosted_tools"}) and self.takes_file_urls:
+            can.add("file_urls")
+        return frozenset(self.own_names.get(name, name) for name in can.difference(self.omit))
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs on this machine, where nobody limits its rate."""
+        return self.in_process or is_loopback(urlsplit(self.base_url).hostname or "")
+
+    @cached_property
+    def sets_fields(self) -> bool:
+        """Whether it sets fields of the requests that it is sent."""
+        return bool(self.set or self.force)
+
+    @property
+    def lacks_url(self) -> bool:
+        """Whether the backend is called over HTTP but has no URL yet."""
+        return not (self.in_process or self.base_url)
+
+    @property
+    def wants_local_model(self) -> bool:
+        """Whether `tierline up` starts the local model for the backend: its URL is a variable that only `up` sets.
+
+        A `base_url` that is left out, or is `""`, is a backend without a URL, to `up` as to `serve`.
+        """
+        unset = f"{LOCAL_URL} is not set"
+        return self.kind == _OWN_KIND and self.lacks_url and self.unconfigured_reason == unset
+
+    @property
+    def configured(self) -> bool:
+        """Whether requests can be sent to the backend."""
+        return self.unconfigured_reason is None and not self.lacks_url
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_what_is_known(cls, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data
+        others = (kind for name in kinds_of_backends() if (kind := _kind(name)) is not None)
+        if strange := data.keys() - cls.model_fields.keys():
+            raise_findings(
+                Finding((name,), kind.own_fields[name]) for kind in others for name in strange & kind.own_fields.keys()
+            )
+        return {**cls.known(data), **data}
+
+    @model_validator(mode="after")
+    def _does_what_its_kind_can(self) -> Self:
+        raise_findings(self.findings())
+        return self
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_kind(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> BackendConfig:
+        """Return the data as the class of its kind. It stands last, so that no check of this class comes after it."""
+        if cls is BackendConfig and isinstance(data, Mapping) and (name := data.get("kind")) in kinds_of_backends():
+            if _kind(name) is None:
+                raise_findings([Finding(("kind",), absent(f"kind: {name}", part_of_kind(name)))])
+            return cls.model_of(data).model_validate(data)
+        return handler(data)
+
+    @classmethod
+    def model_of(cls, value: Any) -> type[BackendConfig]:
+        """See `Section.model_of`."""
+        name = value.get("kind") if isinstance(value, Mapping) else None
+        return (_kind(name) if name in kinds_of_backends() else None) or BackendConfig
+
+
+class TierConfig(Section):
+    """One tier: interchangeable backends."""
+
+    name: Name
+    select: Literal["power_of_two", "weighted", "sticky"] = "power_of_two"
+    """How a backend is chosen. `power_of_two`: the faster of two random ones, by current latency. `weighted`: at random
+    by `weight`. `sticky`: the one that served this conversation before and has its prompt cached, unless another is
+    faster by more than that cache saves."""
+    backends: Annotated[tuple[BackendConfig, ...], Field(min_length=1)]
+
+    @field_validator("backends")
+    @classmethod
+    def _name_backends(cls, backends: tuple[BackendConfig, ...], info: Any) -> tuple[BackendConfig, ...]:
+        tier = info.data.get("name", "backend")
+        return tuple(
+            backend
+            if backend.name
+            else backend.model_copy(update={"name": tier if len(backends) == 1 else f"{tier}-{number}"})
+            for number, backend in enumerate(backends, start=1)
+        )
+
+    @property
+    def configured(self) -> bool:
+        """Whether at least one backend is configured."""
+        return any(backend.configured for backend in self.backends)
+
+    @property
+    def unconfigured_reason(self) -> str | None:
+        """Why no backend of this tier can be used; None if at least one can."""
+        if self.configured:
+            return None
+        return "; ".join(dict.fromkeys(backend.unconfigured_reason or "no base_url" for backend in self.backends))

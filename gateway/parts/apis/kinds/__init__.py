@@ -1,0 +1,1 @@
+"""Kinds of backend that are called by these APIs, a folder each."""

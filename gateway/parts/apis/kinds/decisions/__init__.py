@@ -1,0 +1,1 @@
+"""Call the decisions API, for judges of drafts."""

@@ -1,0 +1,1 @@
+"""Call OpenAI's Responses API."""

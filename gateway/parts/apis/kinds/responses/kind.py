@@ -1,0 +1,60 @@
+"""Define the config of `kind: responses`, and make its backends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from gateway.config.backends import ANTHROPICS, BackendConfig
+from gateway.dialects.native import Dialect
+from policies.errors import Finding
+
+if TYPE_CHECKING:
+    from gateway.backends.base import Backend, MakeTransport
+    from gateway.backends.call_reasoning import CallMemory
+    from gateway.backends.http_backend import Common
+
+
+class ResponsesBackendConfig(BackendConfig):
+    """A backend that speaks OpenAI's Responses API."""
+
+    dialect: ClassVar[Dialect] = "responses"
+    has_not: ClassVar[frozenset[str]] = frozenset({"audio", "n", "background"})
+    own_names: ClassVar[Mapping[str, str]] = {"hosted_tools": "responses_hosted_tools"}
+
+    @property
+    def has(self) -> frozenset[str]:
+        """See `BackendConfig.has`."""
+        return frozenset({"store", "prompt_cache_key"})
+
+    def findings(self) -> Iterator[Finding]:
+        """See `BackendConfig.findings`."""
+        yield from super().findings()
+        if self.continuation in ("prefill", "continue_final_message"):
+            message = "the Responses API does not continue a message that another model began; write prompt, or none"
+            yield Finding(("continuation",), message)
+
+    @cached_property
+    def not_settable(self) -> frozenset[str]:
+        """See `BackendConfig.not_settable`."""
+        return frozenset((*self.omit, *ANTHROPICS))
+
+    @property
+    def takes_file_urls(self) -> bool:
+        """See `BackendConfig.takes_file_urls`."""
+        return True
+
+    @property
+    def gen_ai_provider(self) -> str:
+        """See `BackendConfig.gen_ai_provider`."""
+        return "openai" if self.auth is None else self.auth.provider
+
+    def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
+        """See `BackendConfig.make`."""
+        from gateway.backends.responses import ResponsesBackend
+
+        return ResponsesBackend(transport("/responses"), one_system=self.roles == "one_system", **common)
+
+
+KIND: Final = ResponsesBackendConfig

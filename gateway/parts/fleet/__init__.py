@@ -1,0 +1,1 @@
+"""Run several gateways in clouds: identities of clouds."""

@@ -1,0 +1,1 @@
+"""Kinds of backend that need nothing but this machine."""

@@ -1,0 +1,1 @@
+"""Answer from a script in the config, without a model."""
