@@ -172,7 +172,7 @@ def build(
     ceiling_usd = 0.0 if unknown == "refuse" else unknown.ceiling
     keys = _keys(deployment, store)
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
-    admission_needs = AdmissionNeeds(store, tiers, metrics)
+    admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),

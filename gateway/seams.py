@@ -167,6 +167,7 @@ def hit_bound_part() -> HitBoundPart | None:
 class AdmissionNeeds(NamedTuple):
     """What the core gives those that let chats in. `tiers` are those of the config, by their names."""
 
+    deployment: Deployment
     store: Store
     tiers: Mapping[str, Tier]
     metrics: Metrics

@@ -9,11 +9,14 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
+import urllib.error
 import urllib.request
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from email.parser import Parser
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -246,7 +249,7 @@ def test_the_base_alone_answers_and_says_what_a_part_is_installed_as(base: Path,
         until(lambda: "  direct  " in said(command, "trace", "list", "--state", str(state))[1], 20, "its record")
     for argv in (["check"], ["policy", "lint"]):
         assert _run(command, *argv, cwd=user)
-    for argv, part in ((["usage"], "ledger"), (["policy", "test"], "lab"), (["train"], "fit"), (["top"], "console")):
+    for argv, part in ((["usage"], "ledger"), (["policy", "test"], "lab"), (["fit"], "fit"), (["top"], "console")):
         lacks = f"needs the part {part}, which is not installed: pip install tierline-{part}"
         assert said(command, *argv) == (2, "", f"tierline: {' '.join(argv)} {lacks}\n")
 
@@ -385,6 +388,100 @@ asyncio.run(main())
     assert (answer, status) == ("The capital of France is Paris.", "404")
     lines = (ROOT / "gateway" / "embedded.py").read_text().splitlines()
     assert lines[int(line) - 1].strip().startswith("raise RequestFailed(")
+
+
+@pytest.fixture(scope="module")
+def guarded(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment with the wheel of `tierline` and that of a part of another maker."""
+    folder = tmp_path_factory.mktemp("guarded")
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(folder))
+    _run(*build, str(ROOT / "tests" / "parts" / "stranger" / "guardrail"))
+    return _environment_with([wheels["tierline"], *folder.glob("*.whl")], folder / "venv")
+
+
+@contextmanager
+def _webhook(port: int) -> Iterator[list[dict[str, Any]]]:
+    """Serve a webhook that refuses texts with "forbidden"; yield the bodies that it gets."""
+    asked: list[dict[str, Any]] = []
+
+    class Webhook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            allowed = "forbidden" not in asked[-1]["text"]
+            body = json.dumps({"allowed": allowed, **({} if allowed else {"reason": "Not about that."})}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", port), Webhook) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.long
+def test_a_strangers_part_refuses_before_any_call(guarded: Path, user: Path) -> None:
+    """Found by its entry point, with a section of the config; its hop is in the trace, and no model is asked."""
+    command, state, webhook = str(guarded.with_name("tierline")), user / "state", free_port()
+    (user / "tierline.yaml").write_text(
+        (TRIAL / "tierline.yaml").read_text() + f"guardrail: {{url: 'http://127.0.0.1:{webhook}/', within: 2s}}\n"
+    )
+    places = ("--config", "tierline.yaml", "--policies", str(TRIAL / "policies"))
+
+    def refusal(text: str) -> tuple[int, dict[str, Any]]:
+        body = {"model": "chat", "messages": [{"role": "user", "content": text}]}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            _fetch(f"{up['url']}/v1/chat/completions", body)
+        return refused.value.code, json.loads(refused.value.read())["error"]
+
+    with _up(user, command, "up", *places, "--state", str(state), "--port", "0") as up:
+        with _webhook(webhook) as asked:
+            reply = json.loads(_fetch(f"{up['url']}/v1/chat/completions", {"model": "chat", "messages": PARIS}))
+            assert reply["choices"][0]["message"]["content"] == "The capital of France is Paris."
+            assert asked == [{"tenant": "default", "surface": "chat", "text": PARIS[0]["content"]}]
+            status, error = refusal("a forbidden capital")
+            assert (status, error["code"], error["message"]) == (403, "refused_by_guardrail", "Not about that.")
+        assert refusal("What is a fuse?")[0] == 503
+
+        def hops() -> list[list[str]]:
+            told = _run(command, "trace", "list", "--json", "--state", str(state)).splitlines()
+            return [[hop["name"] for hop in json.loads(line)["hops"]] for line in told]
+
+        until(lambda: len(hops()) == 3, 20, "the records")
+        answered = [names for names in hops() if any(name.startswith("attempt") for name in names)]
+        assert len(answered) == 1 and all("guardrail" in names for names in hops())
+
+
+@pytest.mark.long
+def test_a_strangers_part_is_checked_as_ours_are(guarded: Path, user: Path) -> None:
+    """A mistake in its section names file, line and key; a part that cannot be loaded is a line, not a traceback."""
+    command = str(guarded.with_name("tierline"))
+    (user / "tierline.yaml").write_text((TRIAL / "tierline.yaml").read_text() + "guardrail: {uri: x}\n")
+    checked = [command, "check", "--config", "tierline.yaml", "--policies", str(TRIAL / "policies")]
+
+    def told() -> str:
+        done = subprocess.run(checked, cwd=user, env=_environment(), capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr
+
+    assert re.search(r"tierline\.yaml:\d+:\d+: guardrail\.uri: .*did you mean 'url'", told())
+    [module] = guarded.parents[1].glob("lib/python*/site-packages/tierline_guardrail.py")
+    text = module.read_text()
+    module.write_text("import nothing_of_this_name\n")
+    try:
+        assert told() == (
+            "tierline: the part guardrail (tierline_guardrail of tierline-guardrail) cannot be loaded: "
+            "ModuleNotFoundError: No module named 'nothing_of_this_name'\n"
+        )
+    finally:
+        module.write_text(text)
 
 
 def _packages() -> list[str]:

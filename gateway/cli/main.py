@@ -85,6 +85,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error), Exit.NOT_DONE)
     except CommandError as error:
         return _fail(str(error), error.code)
+    except standard.BrokenPart as error:
+        return _fail(str(error), Exit.NOT_DONE)
     except Exception as error:  # noqa: BLE001  Python's exit code for an uncaught one is 1, which means findings here
         if isinstance(error, OSError) and error.filename is not None:
             return _fail(f"{os.fsdecode(error.filename)}: {error.strerror}", Exit.NOT_DONE)

@@ -7,6 +7,7 @@ Plain data, read without importing a part. The core imports none (a contract in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,8 @@ from typing import Final, NamedTuple
 _PARTS: Final = Path(__file__).parent
 _PACKAGE: Final = __name__.rpartition(".")[0]
 """The package of the folders: in the wheel it has another name than in the tree."""
+OUTSIDE: Final = "tierline.parts"
+"""The group of entry points by which parts of other makers are found."""
 
 
 class StandardPart(NamedTuple):
@@ -151,6 +154,32 @@ def settings_of_missing_parts() -> Iterator[tuple[str, StandardPart]]:
     yield from ((setting, part) for part in PARTS if not part.installed for setting in part.settings)
 
 
+class BrokenPart(Exception):
+    """A part of another maker cannot be loaded; the message is one line that says which, and why."""
+
+
+@cache
+def outside_parts() -> tuple[ModuleType, ...]:
+    """Import and return the parts of other makers: modules that distributions list as entry points of OUTSIDE.
+
+    Each says by `PROVIDES` which seams it has the functions of; one with `SECTIONS` adds to the config. Raises
+    BrokenPart.
+    """
+    from importlib.metadata import entry_points
+
+    modules: list[ModuleType] = []
+    for entry in entry_points(group=OUTSIDE):
+        try:
+            modules.append(module := entry.load())
+            if not hasattr(module, "PROVIDES"):
+                raise AttributeError("it has no PROVIDES")
+        except Exception as error:
+            where = entry.value if entry.dist is None else f"{entry.value} of {entry.dist.name}"
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise BrokenPart(f"the part {entry.name} ({where}) cannot be loaded: {reason}") from error
+    return tuple(modules)
+
+
 def provider(seam: str) -> ModuleType | None:
     """Return the module that has the functions of a seam; None if this installation lacks the part it belongs to."""
     part = next((part for part in PARTS if seam in part.provides and part.installed), None)
@@ -158,14 +187,22 @@ def provider(seam: str) -> ModuleType | None:
 
 
 def providers(seam: str) -> list[ModuleType]:
-    """Return the modules that have the functions of a seam which several parts may provide, in their order."""
+    """Return the modules that have the functions of a seam which several parts may provide, in their order.
+
+    Those of other makers come last. Raises BrokenPart.
+    """
     installed = [part.name for part in PARTS if seam in part.provides and part.installed]
-    return [import_module(f"{_PACKAGE}.{name}.part") for name in installed]
+    ours = [import_module(f"{_PACKAGE}.{name}.part") for name in installed]
+    return [*ours, *(module for module in outside_parts() if seam in module.PROVIDES)]
 
 
 def config_modules() -> Iterator[ModuleType]:
-    """Import and yield the module `config` of each installed part that has sections of the config."""
+    """Import and yield the module `config` of each installed part that has sections of the config.
+
+    Of the parts of other makers it is the part itself. Raises BrokenPart.
+    """
     yield from (import_module(f"{_PACKAGE}.{part.name}.config") for part in PARTS if part.installed and part.sections)
+    yield from (module for module in outside_parts() if hasattr(module, "SECTIONS"))
 
 
 def variables_of_missing_parts(environ: Iterable[str]) -> Iterator[tuple[str, StandardPart]]:
