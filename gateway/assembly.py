@@ -69,6 +69,7 @@ from gateway.seams import (
     build_verifier,
     hit_bound_part,
     otlp_part,
+    read_other_languages,
 )
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
@@ -117,6 +118,7 @@ def build(
 
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
+    read_other_languages()
     models = _models(deployment)
     embedder = models.embedder
     classifiers = Classifiers(models.classifier, embedder)

@@ -46,6 +46,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from cache.text.foreign import read_by
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
+    from cache.text.foreign import ForeignLanguages
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.schema import Deployment
@@ -248,7 +250,15 @@ class EncodersPart(Protocol):
     def load_pair_scorer(self, folder: Path) -> MeasuredPairScorer:
         """Return the cross-encoder of a folder. Raises CrossEncoderError."""
 
+    def foreign_languages(self) -> ForeignLanguages:
+        """Return what reads other languages than English; no files are read yet."""
+
 
 def encoders_part() -> EncodersPart | None:
     """Return what loads models beside the static vectors; None where this installation has no such part."""
     return cast("EncodersPart | None", provider("encoders"))
+
+
+def read_other_languages() -> None:
+    """Have the part read other languages than English in this process; where it is not installed, nothing does."""
+    read_by(lambda: None if (part := encoders_part()) is None else part.foreign_languages())

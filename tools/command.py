@@ -19,6 +19,7 @@ from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.fit.training.sheet import Remade
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
+from gateway.seams import read_other_languages
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderUnavailable
@@ -52,6 +53,7 @@ def parser(tool: str, package: str = "tools") -> argparse.ArgumentParser:
 def run(made: argparse.ArgumentParser, work: Work, argv: Sequence[str] | None) -> int:
     """Parse the options, do the work and print its report; return the exit code, 2 where the work cannot be done."""
     args = made.parse_args(argv)
+    read_other_languages()
     try:
         with progress() as on_progress:
             report = work(args, on_progress)

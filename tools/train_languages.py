@@ -1,4 +1,4 @@
-"""Fit the language detector of the semantic cache (`cache/text/languages.py`): a linear model over groups of letters.
+"""Fit the language detector of the semantic cache (see the part `encoders`): a linear model over groups of letters.
 
     texts -> windows of two to nine words -> hashed groups of letters -> softmax (torch) -> 8 bits
 
@@ -23,8 +23,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cache.text.languages import BUCKETS, ENGLISH, groups_of_letters
+from cache.text.languages import ENGLISH
 from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
+from gateway.parts.encoders.languages import BUCKETS, groups_of_letters
 from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet

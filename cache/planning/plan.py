@@ -37,8 +37,8 @@ from cache.planning.volatile import volatile_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
-from cache.text.languages import language_of, load_languages
-from cache.text.lexicon import lexicons
+from cache.text.foreign import foreign_languages
+from cache.text.languages import language_of
 from cache.text.typos import load_words
 
 if TYPE_CHECKING:
@@ -274,9 +274,9 @@ class Planner:
         self.scopes = Scopes(self.secret, teams, generation)
         # Their files are read now rather than by the first request.
         volatile_head()
-        load_languages()
         load_words()
-        lexicons()
+        if (foreign := foreign_languages()) is not None:
+            foreign.load()
         self._embedder = embedder
         self._longest = longest
         self._by_turns = min(longest, eligibility.LONGEST_QUESTION) if by_turns else 0

@@ -35,8 +35,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
-from cache.text.languages import ENGLISH, language
-from cache.text.lexicon import languages_to_read, lexicons, reading_in
+from cache.text.languages import ENGLISH, known_lexicons, language, languages_to_read, reading_in
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
 from cache.text.typos import respelled
 from policies.value_type import from_fields
@@ -288,7 +287,7 @@ def wording(text: str) -> str:
 
 def _foreign_wording(code: str, text: str) -> str:
     """Return such a form of a text in a language that has a lexicon; its numbers are in digits."""
-    lexicon = lexicons()[code]
+    lexicon = known_lexicons()[code]
     bare = lexicon.bare(text)
     if reading_in(code, text).size < _FEW - 1:
         bare = text

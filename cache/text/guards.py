@@ -3,7 +3,7 @@
 A guard is a name that traces show and that a policy may switch (`cache.semantic.guards`); its rules compare two texts.
 A rule says what it reads of each:
 
-    text       the signs, in any language, and the words of a lexicon (`cache.text.lexicon`)
+    text       the signs, in any language, and the words of a lexicon (`cache.text.languages`)
     wording    every word, as `cache.text.reading` keeps them
     question   the normalized question (`cache.text.normalized_question`)
     leftover   the words of each that the other has not (`cache.text.pair_features`)

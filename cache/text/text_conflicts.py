@@ -1,6 +1,6 @@
 """Say where two texts conflict by their signs, or by the words of a lexicon, in any language. Pure but for lexicons.
 
-A function takes both texts and returns whether they conflict. English has no lexicon (`cache.text.lexicon`); what is
+A function takes both texts and returns whether they conflict. English has no lexicon (`cache.text.languages`); what is
 read of it stands in `question_conflicts` and `leftover_conflicts`.
 """
 
@@ -10,7 +10,8 @@ import re
 from typing import Final
 
 from cache.text import question_conflicts
-from cache.text.lexicon import ForeignReading, digits, languages_to_read, reading_in
+from cache.text.foreign import ForeignReading
+from cache.text.languages import digits, languages_to_read, reading_in
 from cache.text.reading import read, script_of
 
 _DIGITS: Final = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*")

@@ -25,6 +25,7 @@ from gateway.cli.actions import add_options_of_actions
 from gateway.cli.commands import CommandError, command_module, help_texts
 from gateway.exit_codes import HELP, Exit
 from gateway.parts import standard
+from gateway.seams import read_other_languages
 from policies.errors import ConfigError, did_you_mean
 
 _OURS = ("gateway", "routing", "cache", "policies", "tierline")
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _stopped_by_signals():
             # Importing makes 100,000 objects and hardly any garbage: at the default threshold, 700, 5% of a start.
             gc.set_threshold(20_000, 20, 50)
+            read_other_languages()
             module = command_module(name) if name in COMMANDS else None
             args = _parser(name, module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE

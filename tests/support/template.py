@@ -205,8 +205,7 @@ def _read_what_is_shipped() -> None:
     Those are the validators of the config and the policies, tokenizers, lexicons, lists of words and the version.
     """
     from cache.semantic.verifier import Verifier, shipped_verifier
-    from cache.text.languages import load_languages
-    from cache.text.lexicon import lexicons
+    from cache.text.foreign import foreign_languages
     from cache.text.typos import load_words
     from gateway.config.launch import Launch
     from gateway.version import version
@@ -216,8 +215,10 @@ def _read_what_is_shipped() -> None:
     launch = Launch()
     deployment = launch.deployment({})
     launch.policy_source(deployment).load()
-    for read in (lexicons, load_languages, load_words, version):
-        read()
+    if (foreign := foreign_languages()) is not None:
+        foreign.load()
+    load_words()
+    version()
     kind = deployment.embedding.kind
     _keep(StaticEmbedder)
     _keep(DifficultyModel, shipped_artefact(kind), StaticEmbedder.load())

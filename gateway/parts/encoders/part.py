@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
+    from cache.text.foreign import ForeignLanguages
     from routing.embedding.embedder import PublicEncoder
 
-__all__ = ["load_minilm", "load_pair_scorer"]
+__all__ = ["foreign_languages", "load_minilm", "load_pair_scorer"]
 
 
 def load_minilm(state: Path) -> PublicEncoder:
@@ -24,3 +25,10 @@ def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
     from gateway.parts.encoders.cross_encoder import CrossEncoder
 
     return CrossEncoder.load(folder)
+
+
+def foreign_languages() -> ForeignLanguages:
+    """Return what reads other languages than English. Its files are read with the first text, or by its `load`."""
+    from gateway.parts.encoders.languages import ShippedLanguages
+
+    return ShippedLanguages()

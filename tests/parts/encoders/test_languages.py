@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cache.planning.plan import Planner
-from cache.text import languages
-from cache.text.languages import Language, language, language_of
+from cache.text import languages as module
+from cache.text.foreign import Language
+from cache.text.languages import language, language_of, languages_to_read
+from gateway.parts.encoders import languages
 
 LISTED = frozenset(["en", "zh", "ja", "ko", "ar", "th", "ru", "tr", "de", "fr", "es", "it", "pt", "nl", "pl"])
 
@@ -87,3 +89,11 @@ def test_few_shares_are_remembered_of_a_text() -> None:
     assert 0 < len(shares) < 10
     assert min(shares.values()) >= 0.01
     assert sum(shares.values()) > 0.9
+
+
+def test_without_the_part_english_alone_has_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other texts in a script of several languages are in none that a model lists, and no lexicon reads them."""
+    monkeypatch.setattr(module, "foreign_languages", lambda: None)
+    told = [language.__wrapped__(text) for text in ("Wie stelle ich das leise?", "where is the café?", "怎么改密码？")]
+    assert told == [Language("latin"), Language("en"), Language("zh")]
+    assert languages_to_read.__wrapped__("Wie stelle ich das leise?") == ()

@@ -28,11 +28,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cache.text.languages import ENGLISH, language
+from cache.text.foreign import ForeignReading
+from cache.text.languages import digits
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
-_LIKELY: Final = 0.2
-"""Share of a language from which its rules are asked too: short texts may be of several."""
 _KINDS: Final = (
     "please", "greetings", "not_please", "faint", "meta", "openers", "pointing", "asking", "mentions", "negations",
     "neutral",
@@ -54,29 +53,6 @@ _END: Final = "$"
 
 Meaning = tuple[str, str]
 """A kind of entry, and its value: of a number, or the group and the side of an opposition."""
-
-
-class ForeignReading(NamedTuple):
-    """What a lexicon tells of a text.
-
-    `own` are its words that no list of words without a topic has, cut short; signs where words are not spaced, of which
-    `letters` make a word. `size` is their number in words, `meta` that of the words that ask to go on, `length` that of
-    all but polite ones and openers. `negated` counts no side of an opposition (`with / without`), `denied` does.
-    """
-
-    numbers: tuple[str, ...]
-    negated: bool
-    denied: bool
-    sides: frozenset[tuple[str, str]]
-    own: tuple[str, ...]
-    size: int
-    meta: int
-    length: int
-    opens: bool
-    asks: bool
-    points_back: bool
-    mentions: bool
-    letters: int
 
 
 class _Found(NamedTuple):
@@ -297,11 +273,6 @@ def _parts(text: str) -> Iterator[tuple[int, int]]:
         yield at, len(text)
 
 
-def digits(word: str) -> str:
-    """Return a number in ASCII digits, with a point between their groups."""
-    return "".join(str(int(sign)) if sign.isdecimal() else "." for sign in word)
-
-
 def _value(numeral: str) -> str:
     """Return the value of a Chinese numeral in digits: 二十五 is 25."""
     total = pending = 0
@@ -323,24 +294,3 @@ def _large(number: str, unit: str) -> str:
 def lexicons() -> Mapping[str, Lexicon]:
     """Return the lexicons by the code of their language, read once."""
     return {path.stem: Lexicon(tomllib.loads(path.read_text("utf-8"))) for path in sorted(FOLDER.glob("*.toml"))}
-
-
-@lru_cache(maxsize=16_384)
-def reading_in(code: str, text: str) -> ForeignReading:
-    """Return the reading of a text in a language that has a lexicon; cached, as stored questions are compared often."""
-    return lexicons()[code].read(text)
-
-
-@lru_cache(maxsize=16_384)
-def languages_to_read(text: str) -> tuple[str, ...]:
-    """Return the languages with a lexicon in which a text may be written, the likeliest first; none for English."""
-    tongue = language(text)
-    if tongue.code == ENGLISH:
-        return ()
-    likely = [code for code, share in tongue.shares.items() if share >= _LIKELY and code != tongue.code]
-    return tuple(code for code in (tongue.code, *likely) if code in lexicons())
-
-
-def readings_of(text: str) -> tuple[ForeignReading, ...]:
-    """Return the reading of a text in each language that it may be in; none for English."""
-    return tuple(reading_in(code, text) for code in languages_to_read(text))
