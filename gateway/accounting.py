@@ -6,7 +6,7 @@ When the reply is out, `Finalizer` reads the trace's hops and completes the ledg
 cost, and the objectives met. These come from the surface's policy (`slo`): the limit of a quantile is checked for each
 request, and over many requests the share that meets it should reach the quantile.
 
-What of it the request's key pays is in `gateway/quotas/payers.toml`.
+What of it the request's key pays is in `gateway/payers.toml`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
-from gateway.quotas.terms import NANO
 from gateway.telemetry import names
 from gateway.telemetry.goodput import is_beside, no_answer
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
-from policies.quantities import OF_STAGES
+from policies.quantities import NANO, OF_STAGES
 from routing.load.budgets import SpendBudget
 
 if TYPE_CHECKING:
@@ -33,9 +32,9 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from policies.model import Policy, Slo
 
-PAYERS: Final[Sequence[Mapping[str, str]]] = tomllib.loads(
-    Path(__file__).with_name("quotas").joinpath("payers.toml").read_text("utf-8")
-)["call"]
+PAYERS: Final[Sequence[Mapping[str, str]]] = tomllib.loads(Path(__file__).with_name("payers.toml").read_text("utf-8"))[
+    "call"
+]
 """Who pays for what: `what` it is, the `payer` (`key`, `operator` or `nobody`), and the name of its `hop`, if any."""
 _PAID: Final = frozenset(row["hop"] for row in PAYERS if row["payer"] == "key")
 _STORED_USAGE: Final = re.compile(rb'"(prompt|completion)_tokens":(\d{1,15})')

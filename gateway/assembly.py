@@ -32,14 +32,13 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
-from gateway.cascade.budget_steering import MeasuredCaps
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.comparing.comparer import Comparer
 from gateway.comparing.shadow import ShadowRunner
 from gateway.config.backends import BackendConfig
-from gateway.config.environment import LEAST_KEY, BadSecret, write_private
+from gateway.config.environment import LEAST_KEY, BadSecret
 from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles
 from gateway.config.policy_reload import Policies, PolicyReloader
@@ -51,23 +50,22 @@ from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
 from gateway.parts.standard import absent, variables_of_missing_parts
-from gateway.quotas.alerts import BudgetAlerts, webhook_key
-from gateway.quotas.leases import QuotaLeases
-from gateway.quotas.spent_copies import SpentCopies
 from gateway.registry import last_good
 from gateway.registry.follower import PolicyFollower
 from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import Callers, LoopbackGuard
-from gateway.request.admission import QuotaAdmission
+from gateway.request.limits import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.seams import (
     AdmissionNeeds,
     HitBoundNeeds,
+    LimitsNeeds,
     VerifierNeeds,
     admission_parts,
     build_successor,
     build_verifier,
     hit_bound_part,
+    limits_part,
     otlp_part,
     read_other_languages,
 )
@@ -138,10 +136,9 @@ def build(
     metrics.watch_backends(partial(_states, tiers))
     if cache.bound is not None:
         metrics.watch_learning(cache.bound.state)
-    copied = SpentCopies.file_in(deployment.embedding.state, deployment.store.url or "")
-    copies = SpentCopies(store, copied, write_private)
-    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
-    telemetry = _telemetry(deployment, store, metrics, models, tiers, leases)
+    granting = limits_part()
+    limits = None if granting is None else granting.build_limits(LimitsNeeds(deployment, store, tiers, metrics))
+    telemetry = _telemetry(deployment, store, metrics, models, tiers, limits)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     question_embedder = QuestionEmbedder(
@@ -159,7 +156,7 @@ def build(
         keep=deployment.telemetry.keep,
         verifier=verifier,
     )
-    router = Router(tiers, classifiers, MeasuredCaps(store, tiers), question_embedder.turns)
+    router = Router(tiers, classifiers, question_embedder.turns)
     shadows = ShadowRunner(
         policies,
         tiers,
@@ -170,11 +167,10 @@ def build(
         metrics.shadow_ended,
         keep=deployment.telemetry.keep,
     )
-    unknown = deployment.keys.unknown_price
-    ceiling_usd = 0.0 if unknown == "refuse" else unknown.ceiling
     keys = _keys(deployment, store)
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
+    unknown_usd = 0.0 if limits is None else limits.unknown_usd
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -182,7 +178,7 @@ def build(
         guard=LoopbackGuard(deployment),
         callers=Callers(deployment.tenants, required=deployment.keys.required, identities=identities, keys=keys),
         keys=keys,
-        admission=QuotaAdmission(leases, deployment.keys, metrics.limit_refused),
+        limits=limits,
         identities=identities,
         policies=policies,
         admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
@@ -191,9 +187,13 @@ def build(
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache),
         router=router,
-        cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor),
+        cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor, limits),
         write_behind=WriteBehind(
-            cache, telemetry, Finalizer(policies, tiers, hedge_budgets, ceiling_usd), comparer, shadows
+            cache,
+            telemetry,
+            Finalizer(policies, tiers, hedge_budgets, unknown_usd),
+            comparer,
+            shadows,
         ),
         kept_responses=kept_responses,
         kept_calls=calls,
@@ -232,7 +232,7 @@ def _telemetry(
     metrics: Metrics,
     models: _Models,
     tiers: Mapping[str, Tier],
-    leases: QuotaLeases,
+    limits: CallerLimits | None,
 ) -> Telemetry:
     """Return what records requests, with the versions of all that decides about them."""
     otlp = otlp_part()
@@ -255,8 +255,8 @@ def _telemetry(
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
-        charged=leases.written,
-        worker=leases.worker,
+        charged=None if limits is None else limits.written,
+        worker="" if limits is None else limits.worker,
     )
 
 
@@ -401,16 +401,15 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("policies", steps.policies.start, steps.policies.aclose)
     yield Managed("keys", steps.keys.start, steps.keys.aclose)
     yield Managed("store room", steps.room.start, steps.room.aclose)
-    yield Managed("limits", steps.admission.leases.start, steps.admission.leases.aclose)
+    if steps.limits is not None:
+        yield Managed("limits", steps.limits.start, steps.limits.aclose)
     watching = _Watching(steps.policies)
     yield Managed("changes of policies", watching.start, watching.aclose)
     yield Managed("cache", steps.cache.start, steps.cache.aclose)
     yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
-    yield Managed("journal", partial(_open_journal, steps), None)
     tasks: dict[str, _Task] = {
         "comparer": steps.comparer,
         "shadows": steps.shadows,
-        "measured caps": steps.router.caps,
         "kept calls": steps.kept_calls,
         "kept responses": steps.kept_responses,
         "background runs": steps.background,
@@ -425,7 +424,6 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     endpoints = list(endpoints_of(steps.tiers).values())
     tasks = {
         "key files": _key_files(steps),
-        "alerts": _alerts(steps),
         "gossip": Gossip(steps.store, endpoints),
         "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),
     }
@@ -454,18 +452,6 @@ async def _ping(store: Store) -> None:
     """Make the store's state known to /readyz from the start; a store that is down is degraded, not a failed start."""
     with contextlib.suppress(StoreUnavailable):
         await store.ping()
-
-
-def _alerts(steps: Steps) -> BudgetAlerts:
-    """Return what tells of the budgets that this worker spends from."""
-    config = steps.deployment.alerts
-    secret = b"" if config.secret is None else webhook_key(config.secret.get_secret_value())
-    alerts = BudgetAlerts(
-        steps.store, steps.metrics.alert, shares=config.shares, webhook=config.webhook or "", secret=secret
-    )
-    steps.admission.leases.on_spent = alerts.note
-    steps.metrics.watch_budgets(alerts.states)
-    return alerts
 
 
 def _key_files(steps: Steps) -> KeyFiles:
@@ -499,12 +485,6 @@ def _key_files(steps: Steps) -> KeyFiles:
         if (file := first[name].key_file) is not None:
             files.watch([file], 1, one_of(counter.rekey))
     return files
-
-
-def _open_journal(steps: Steps) -> None:
-    """Keep what requests cost on disk until the store has it; without a store, this process alone counts it."""
-    if steps.deployment.store.url is not None:
-        steps.admission.journal = steps.telemetry.open_journal(steps.deployment.embedding.state)
 
 
 def _start_identities(steps: Steps) -> None:

@@ -49,9 +49,7 @@ async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
                 return shared.publish(replay_hit(request, hit), hit)
             if request.options.cache.only_if_cached:
                 raise CacheOnlyMiss("There is no stored answer to this request.")
-            if request.hold is not None and early.run is None:
-                await steps.cascade.turn(request, request.hold)  # money: how much is left, and whether others go first
-            run = early.run or steps.cascade.prepare(request, steps.router.decide(request, vector))  # 8
+            run = early.run or await steps.cascade.route(request, vector, steps.router)  # 8
             served = await run.answer()  # 9
             return shared.publish(
                 steps.write_behind.reply_with(request, plan, vector, served)

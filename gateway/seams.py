@@ -16,6 +16,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 Stable: an exporter is given each request's trace and ledger, once, after its reply.
     encoders    `EncodersPart`. Its functions load the models that read texts, beside the static vectors of the core,
                 and import the models' libraries only then. Not stable yet.
+    limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.limits.CallerLimits` of a worker: how much
+                each caller may send and spend. Without, nothing limits anybody. Not stable yet.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.schema import Deployment
     from gateway.request.context import RequestContext
+    from gateway.request.limits import CallerLimits
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Exporter
     from gateway.tiers import Endpoint, Tier
@@ -164,6 +167,27 @@ def otlp_part() -> OtlpPart | None:
 def hit_bound_part() -> HitBoundPart | None:
     """Return what bounds wrong hits; None where this installation has no such part."""
     return cast("HitBoundPart | None", provider("hit_bound"))
+
+
+class LimitsNeeds(NamedTuple):
+    """What the core gives the limits."""
+
+    deployment: Deployment
+    store: Store
+    tiers: Mapping[str, Tier]
+    metrics: Metrics
+
+
+class LimitsPart(Protocol):
+    """The functions of the module that provides `limits`."""
+
+    def build_limits(self, needs: LimitsNeeds) -> CallerLimits:
+        """Return a worker's limits, which are not started."""
+
+
+def limits_part() -> LimitsPart | None:
+    """Return what limits callers; None where this installation has no such part."""
+    return cast("LimitsPart | None", provider("limits"))
 
 
 class AdmissionNeeds(NamedTuple):

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.keys.identities import Identities
     from gateway.keys.known_keys import KnownKeys
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.admission import QuotaAdmission
+    from gateway.request.limits import CallerLimits
     from gateway.request.load_shedding import LoadShedder
     from gateway.seams import Admission
     from gateway.telemetry.metrics import Metrics
@@ -61,7 +61,7 @@ class Steps(AnswerSteps):
     guard: LoopbackGuard
     callers: Callers
     keys: KnownKeys
-    admission: QuotaAdmission
+    limits: CallerLimits | None
     identities: Identities
     policies: Policies
     admissions: Sequence[Admission]

@@ -102,6 +102,10 @@ def points(difference: float, digits: int = 1) -> str:
     return f"{round(100 * difference, digits) + 0.0:+.{digits}f}"
 
 
+NANO: Final = 1_000_000_000
+"""Nanodollars in a US dollar: sums of money that must be exact are whole numbers of them."""
+
+
 def dollars(value: float, *, signed: bool = False) -> str:
     """Format an amount of US dollars: two decimals from $1, below up to four significant digits."""
     amount = abs(value)

@@ -31,7 +31,6 @@ from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
 from gateway.caching.lookups import end_lookup
 from gateway.caching.replay import replay_hit
-from gateway.cascade.budget_steering import is_tight
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.telemetry import names
 
@@ -90,7 +89,7 @@ class Coalescer:
             flight_key = f"{flight_key}:{clamp.min_tier or ''}-{clamp.max_tier or ''}"
             if request.models is not None and request.models.partly:
                 flight_key += f":{request.models.text}"
-        if (hold := request.hold) is not None and hold.money and is_tight(hold, request.policy):
+        if request.hold is not None and request.hold.is_tight(request.policy):
             flight_key += ":steered"  # nobody else gets the answer of a tier that this budget chose
         return CoalescedRequest(self, request, plan, flight_key, plan.keys.key)
 

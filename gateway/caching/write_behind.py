@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from gateway.cascade.runner import Served
     from gateway.comparing.comparer import Comparer
     from gateway.comparing.shadow import ShadowRunner
-    from gateway.request.admission import Holding
     from gateway.request.context import RequestContext
+    from gateway.request.limits import HeldLimits
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
     from gateway.telemetry.trace import Hop, Trace
@@ -63,7 +63,7 @@ class Finished:
     ledger: Ledger
     write: PendingWrite | None = None
     shared: SharedAnswer | None = None
-    hold: Holding | None = None
+    hold: HeldLimits | None = None
 
 
 class WriteBehind(BatchTask[Finished]):
@@ -126,7 +126,7 @@ class WriteBehind(BatchTask[Finished]):
             draws.append((self._shadows.judge_of(request, shadow) is not None, partial(self._shadows.offer, shadow)))
         return draws
 
-    def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None, hold: Holding | None = None) -> None:
+    def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None, hold: HeldLimits | None = None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
 
         `reply` is None if the request has none. If other requests read the answer too, finishing waits for its end.

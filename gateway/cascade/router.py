@@ -14,17 +14,13 @@ from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.quantities import percent
-from policies.spending import AUTO
 from policies.value_type import value_type
 from routing.conversation import TurnMemory
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, needs, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_wanted
-from routing.spending import Spent
 
 if TYPE_CHECKING:
-    from gateway.cascade.budget_steering import MeasuredCaps
-    from gateway.request.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
@@ -90,12 +86,9 @@ class Routed:
 class Router:
     """Decide which tiers try a request, from the health of the worker's tiers and the classifier's difficulty."""
 
-    def __init__(
-        self, tiers: Mapping[str, Tier], classifiers: Classifiers, caps: MeasuredCaps, turns: TurnMemory | None = None
-    ) -> None:
+    def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers, turns: TurnMemory | None = None) -> None:
         """`turns` has the vectors of earlier turns, as far as step 6 has read them."""
         self._tiers = tiers
-        self.caps = caps
         self._turns = turns or TurnMemory()
         self.conversations = ConversationMemory(tiers)
         self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
@@ -128,8 +121,8 @@ class Router:
             _note_difficulty(request.ledger, difficulty)
             if features.earlier:
                 features = self.in_conversation(request.policy, features, vector)
-        left, hold = request.left(), request.hold
-        spent = self._spent(hold, request.policy) if hold is not None and hold.money else None
+        left = request.left()
+        spent = None if request.hold is None else request.hold.spent(request.policy)
         largest = max([state.context or 0 for state in health.values()], default=0)
         given = DecisionInput(
             difficulty,
@@ -155,11 +148,6 @@ class Router:
         out = [n for n in refusing if self._tiers[n].refused.has(request.tenant, request.body, needed, tools)]
         if any(needed <= one.capabilities and not one.unavailable for name, one in health.items() if name not in out):
             health |= {n: replace(health[n], capabilities=health[n].capabilities - needed) for n in out}
-
-    def _spent(self, hold: Holding, policy: Policy) -> Spent:
-        """Return how much of the tightest budget is spent; the measured cap is looked up only where it counts."""
-        share, rules = hold.tightest()[0], policy.spending
-        return Spent(share, self.caps.cap_of(policy) if share >= rules.steer_from and rules.cap == AUTO else "")
 
     def _decide(self, request: RequestContext, hop: Hop, given: DecisionInput) -> Decision:
         made = request.trace.decision = RecordedDecision(request.policy, given)
@@ -192,7 +180,7 @@ def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth
 def _note_steering(request: RequestContext, hop: Hop, decision: Decision, steering: Steering) -> None:
     """Say in the ledger, the trace and the reply's head that a budget steers, and whose."""
     request.ledger.steered_from = steering.wanted or decision.tiers[0]
-    whose = "a budget" if request.hold is None else request.hold.tightest()[1]
+    whose = "a budget" if request.hold is None else request.hold.whose()
     place, cap = request.policy.tiers.index, steering.cap
     if cap and place(decision.tiers[0]) > place(cap):  # what the client pins or needs, no tier up to the cap is
         cap = ""

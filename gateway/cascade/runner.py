@@ -17,25 +17,26 @@ from typing import TYPE_CHECKING, Self
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BadStatus, ContextExceeded, RetriesSpent
 from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
-from gateway.cascade.budget_steering import turn
 from gateway.cascade.client_errors import exhausted, no_tier
-from gateway.cascade.expected_costs import ExpectedCosts
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
 from policies.value_type import value_type
 from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, Step, Wait
 from routing.decide import NoTierError, needs
+from routing.output_limits import limit_of
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Verdict
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
-    from gateway.request.admission import Cost, Holding
     from gateway.request.context import RequestContext
+    from gateway.request.limits import CallerLimits
     from gateway.tiers import Tier
     from routing.embedding.embedder import Vector
 
+_USUAL_ANSWER = 400
+"""Tokens of an answer where nothing is known of the backend's."""
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _LOSERS_S = 0.05
 _OF_SIZE = (413, 429)
@@ -60,25 +61,36 @@ class CascadeRunner:
         hedge_budgets: HedgeBudgets,
         verifier: AnswerVerifier | None = None,
         successor: StreamSuccessor | None = None,
+        limits: CallerLimits | None = None,
     ) -> None:
         """Use these tiers. `verifier` says how sure drafts are that have no log-probabilities, `successor` continues
-        streams that break."""
+        streams that break, `limits` are those of the senders."""
         self.tiers = tiers
         self.hedge_budgets = hedge_budgets
         self.verifier = verifier
         self.successor = successor
-        self.expected = ExpectedCosts(tiers)
-        self._held_back: dict[str, int] = {}
+        self.limits = limits
 
-    async def turn(self, request: RequestContext, hold: Holding) -> None:
-        """Wait until the request's budgets are known, and while its policy holds it back as they are nearly spent."""
-        if hold.money:
-            await turn(request, hold, self._held_back)
+    async def route(self, request: RequestContext, vector: Vector | None, router: Router) -> CascadeRun:
+        """Return the cascade of a request that is routed now; it may have to wait for those whose turn comes first."""
+        if request.hold is not None:
+            await request.hold.before_routing(request)
+        return self.prepare(request, router.decide(request, vector))
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""
         request.client.watch()
         return CascadeRun(request, self, routed)
+
+    def owed(self, request: RequestContext, tier: str) -> int:
+        """Return the completion tokens that a call is charged whose answer is never known."""
+        called = self.tiers[tier]
+        if called.free:
+            return 0
+        if self.limits is not None:
+            return self.limits.owed(request, tier)
+        usual = round(max(model.mean_out for model in called.endpoints)) or _USUAL_ANSWER
+        return min(usual, limit_of(request.body) or usual)
 
     def early(self, request: RequestContext, vector: Vector | None, router: Router) -> EarlyRun:
         """Return what owns an attempt that begins before it is known whether there is a hit."""
@@ -128,9 +140,9 @@ class EarlyRun:
         there without waiting. A request that has a budget and does not start is routed anew, once that is known."""
         run, hold = self.runner.prepare(self.request, self.router.decide(self.request, self.vector)), self.request.hold
         begins = paid or self.runner.tiers[run.first_tier].free
-        if begins and (hold is None or hold.reserve_now(run.cost(hold))):
+        if begins and (hold is None or hold.reserve_now(self.request, run.tiers)):
             run.begin()
-        elif hold is not None and hold.money:
+        elif hold is not None and hold.has_budget:
             return
         self.run = run
 
@@ -140,7 +152,7 @@ class CascadeRun:
 
     def __init__(self, request: RequestContext, runner: CascadeRunner, routed: Routed) -> None:
         decision = routed.decision
-        self._tiers = decision.tiers
+        self.tiers = decision.tiers
         self.first_tier = decision.tiers[0]
         self._missing = decision.missing
         self._request = request
@@ -156,10 +168,6 @@ class CascadeRun:
         self._began = 0.0
         self._served: AttemptResult | None = None
 
-    def cost(self, hold: Holding) -> Cost:
-        """Return what the request will probably cost, and at most. Raises ApiError for a price nobody states."""
-        return self._runner.expected.of(self._request, hold, self._tiers)
-
     def begin(self) -> None:
         """Start the first attempt now, while the cross-encoder reads."""
         step = self._next()
@@ -169,12 +177,10 @@ class CascadeRun:
     async def answer(self) -> Served:
         """Return the answer to send. Raises ApiError if there is none; then no call is left open."""
         try:
-            if (hold := self._request.hold) is not None and hold.money:
-                await hold.reserve(self.cost(hold), self._request.budget_s())
-            elif hold is not None and hold.limits_tokens:
-                hold.learn = self._runner.expected.learner(self._request, self._tiers)
-            elif self._races:  # what its surface's calls owe that lose
-                self._request.trace.then(self._runner.expected.learner(self._request, self._tiers))
+            if (hold := self._request.hold) is not None:
+                await hold.before_calls(self._request, self.tiers, races=self._races)
+            elif self._races and self._runner.limits is not None:  # what its surface's calls owe that lose
+                self._request.trace.then(self._runner.limits.learner(self._request, self.tiers))
             step = self._next()
             while not isinstance(step, Serve):
                 if isinstance(step, Attempt) and step.alone:
@@ -232,7 +238,7 @@ class CascadeRun:
             self._tried.values(),
             self._running.values(),
             runner.verifier,
-            runner.expected.owed,
+            runner.owed,
             runner.successor,
         )
 

@@ -49,7 +49,7 @@ async def _counted(request: Request) -> AsyncIterator[Caller]:
     """Yield who asks, once the request is counted against their limits. Raises ApiError."""
     caller, steps = await _caller(request), await _steps(request)
     trace, ledger = Trace(names.REQUEST), Ledger("", caller.tenant)
-    hold = steps.admission.hold(caller, trace, ledger)
+    hold = None if steps.limits is None else steps.limits.hold(caller, trace, ledger)
     if hold is not None:
         await hold.enter(0)
     try:

@@ -115,7 +115,7 @@ def build_context(
         native=native,
         ttft_deadline=first_due,
         caller=caller,
-        hold=steps.admission.hold(caller, trace, ledger) if caller.is_limited else None,
+        hold=steps.limits.hold(caller, trace, ledger) if steps.limits is not None and caller.is_limited else None,
         conversation=conversation,
         models=models,
     )

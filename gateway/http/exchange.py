@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Coroutine
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import pipeline
 from gateway.chat.completions import wants_usage
@@ -39,9 +39,9 @@ from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
     from gateway.http.early_head import LivingStream
-    from gateway.request.admission import Holding
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
+    from gateway.request.limits import HeaderStyle, HeldLimits
     from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
 
@@ -55,7 +55,7 @@ _SOONEST_SIGN_S: Final = QUIET_S / 2
 class BaseExchange:
     """One request, its trace and its ledger. An endpoint implements `answer`, `fail` and, for replies, `deliver`."""
 
-    dialect_of_limits: Literal["openai", "anthropic"] = "openai"
+    dialect_of_limits: HeaderStyle = "openai"
     """Whose headers say how the client's limits stand."""
 
     def __init__(self, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
@@ -74,7 +74,7 @@ class BaseExchange:
         """Whether the request was counted against its owners' limits with the handshake of its connection."""
         self.caller = ANYBODY
         """Who sends the request, once `admit` knows it."""
-        self.hold: Holding | None = None
+        self.hold: HeldLimits | None = None
         """What the request holds of its owners' limits, once it is let in."""
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""
@@ -230,8 +230,8 @@ class Exchange(BaseExchange):
             caller=self.caller,
         )
         if (hold := request.hold) is not None:
-            self.hold, hold.renew = hold, partial(steps.callers.of, headers)
-            await hold.enter(steps.cascade.expected.tokens(request), counted=self.counted)
+            self.hold = hold
+            await hold.enter_chat(request, partial(steps.callers.of, headers), counted=self.counted)
         if self._prepares:
             await self._prepare(request)
             return None

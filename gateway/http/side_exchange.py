@@ -17,8 +17,6 @@ from gateway.http.error_replies import error_envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
 from gateway.keys.open_models import check_fields, check_model
-from gateway.quotas.terms import NANO
-from gateway.request.admission import Cost
 from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO
 
@@ -86,16 +84,15 @@ class SideExchange(BaseExchange):
 
     async def let_in(self, tokens: int = 0) -> None:
         """Count the request, and these tokens, against the limits of its owners. Raises ApiError if one is reached."""
-        self.hold = hold = self.steps.admission.hold(self.caller, self.trace, self.ledger)
+        limits = self.steps.limits
+        self.hold = hold = None if limits is None else limits.hold(self.caller, self.trace, self.ledger)
         if hold is not None:
-            hold.renew = partial(self.steps.callers.of, self.headers)
-            await hold.enter(tokens)
+            await hold.enter(tokens, partial(self.steps.callers.of, self.headers))
 
     async def reserve(self, usd: float | None, what: str) -> None:
         """Reserve what the request costs, once its calls are known; None for a price nobody states. Raises ApiError."""
-        if self.hold is not None and self.hold.money:
-            cost = self.hold.unknown(what) if usd is None else round(usd * NANO)
-            await self.hold.reserve(Cost(cost, cost, cost))
+        if self.hold is not None:
+            await self.hold.reserve(usd, what)
 
     async def start(self, status: int, headers: list[Header], *, opaque: bool = False) -> None:
         """Send the head of the reply. The parts of an `opaque` body may be cut anywhere."""

@@ -23,12 +23,12 @@ from cache.store.settled_change import settled_change
 from gateway.audit.entries import APPEND, BUDGETS, TrailEntry
 from gateway.keys.known_keys import configured_owners
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, OwnerAccounts, window_of
-from gateway.quotas.alerts import MARK
-from gateway.quotas.terms import NANO, NO_TERMS, Budget, OwnerKind, Per, Terms
+from gateway.quotas.accounts import MARK, Account, OwnerAccounts, window_of
+from gateway.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import ADJUSTMENT, TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
+from policies.quantities import NANO
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment

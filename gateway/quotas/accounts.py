@@ -22,8 +22,8 @@ from gateway.quotas.terms import Budget, OwnerKind, Per, Terms
 
 Unit = Literal["requests", "tokens", "concurrent", "usd"]
 ENDLESS: Final = float("inf")
-ACCOUNT_PREFIX: Final = "{tierline:traces}:quota:"
-"""Prefix of the key of an account in the store, in the slot of the stream of records."""
+MARK: Final = "{tierline:traces}:alert:"
+"""Prefix of the key that says what was told of an account."""
 _PLAIN: Final = ":@._+-"
 """What of an owner's name stands as it is, besides letters and digits; a slash ends the name."""
 

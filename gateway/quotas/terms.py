@@ -12,14 +12,12 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 
-from policies.quantities import read_number
+from policies.quantities import NANO, read_number
 from policies.validation import Section, Whole
 
 OwnerKind = Literal["key", "team", "tenant", "user", "session"]
 Per = Literal["day", "week", "month", "total"]
 
-NANO: Final = 1_000_000_000
-"""Units of money in a US dollar: all sums of budgets are whole nanodollars."""
 MOST_USD: Final = 9_000_000
 """Largest budget in US dollars: its nanodollars are exact in the store's arithmetic (2 to the power of 53)."""
 

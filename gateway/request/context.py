@@ -21,7 +21,7 @@ from routing.features import PROVIDERS_TOOLS
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
     from gateway.keys.open_models import OpenModels
-    from gateway.request.admission import Holding
+    from gateway.request.limits import HeldLimits
     from gateway.request.options import RequestOptions
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
@@ -60,7 +60,7 @@ class RequestContext:
     ttft_deadline: float | None = None
     """Deadline of a stream's first token, in `time.monotonic()` seconds; None if neither policy nor client sets one."""
     caller: Caller = ANYBODY
-    hold: Holding | None = None
+    hold: HeldLimits | None = None
     """What it holds of its owners' limits; None where nothing limits it."""
     models: OpenModels | None = None
     """The models that may answer, where the key's `models` close some; None for all."""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Limits
     from gateway.keys.records import Caller
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.admission import QuotaAdmission
+    from gateway.request.limits import CallerLimits
     from gateway.request.load_shedding import LoadShedder
 
 _CHECKED_EACH_S: Final = 1.0
@@ -67,12 +67,12 @@ class Door:
     """Let in the connections of one worker."""
 
     def __init__(
-        self, gate: LoadShedder, guard: LoopbackGuard, callers: Callers, admission: QuotaAdmission, limits: Limits
+        self, gate: LoadShedder, guard: LoopbackGuard, callers: Callers, counts: CallerLimits | None, limits: Limits
     ) -> None:
         self._gate = gate
         self._guard = guard
         self._callers = callers
-        self._admission = admission
+        self._counts = counts
         self._most = max(1, limits.connections // 2)
         self._most_of_sender = limits.sockets
         self._open: dict[OpenConnection, None] = {}
@@ -114,7 +114,8 @@ class Door:
 
     async def _count(self, caller: Caller) -> None:
         """Count a request of the caller, one of no tokens that has ended. Raises ApiError if it has had too many."""
-        hold = self._admission.hold(caller, Trace(names.REQUEST), Ledger("", caller.tenant))
+        counts = self._counts
+        hold = None if counts is None else counts.hold(caller, Trace(names.REQUEST), Ledger("", caller.tenant))
         if hold is not None:
             await hold.enter(0)
             hold.end()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -27,7 +27,6 @@ from gateway.telemetry import names
 from gateway.telemetry.trace import SPAN_ID_MASK
 
 if TYPE_CHECKING:
-    from gateway.telemetry.charge_journal import ChargeEntry
     from gateway.telemetry.decisions import DecisionRecorder
     from gateway.telemetry.trace import Hop, Trace
 
@@ -73,6 +72,22 @@ class CallAccount:
     Of a call beside an attempt (a sample, a judge), what it was for."""
     verified: float | None = None
     """What the verifier said, 0..1, before a head calibrated it: what a head is fitted to."""
+
+
+class ChargeEntry(Protocol):
+    """The note on disk of what a request costs, for when its worker dies before the store has its record."""
+
+    def add(self, amount: int) -> None:
+        """Add nanodollars that a call of the request was charged."""
+
+    def settle(self, amount: int) -> None:
+        """Note what the request cost in the end, in nanodollars."""
+
+    def put_into(self, batch: int) -> None:
+        """Note the number of the batch of records that takes this charge to the store."""
+
+    def free(self) -> None:
+        """Forget it: the store has the charge."""
 
 
 @dataclass(slots=True)
@@ -240,6 +255,8 @@ UNCOUNTED: Final = (SHADOW, PLAYGROUND, ADJUSTMENT)
 
 TRACES: Final = "tierline:traces"
 """Key of the store's stream of records, oldest first."""
+ACCOUNT_PREFIX: Final = f"{{{TRACES}}}:quota:"
+"""Prefix of the key of an account that records are charged to, in the slot of their stream."""
 
 _LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
 NEVER: Final = "never: "

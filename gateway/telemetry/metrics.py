@@ -27,7 +27,7 @@ from functools import partial
 from math import nan
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from prometheus_client import (
     CONTENT_TYPE_PLAIN_0_0_4,
@@ -42,7 +42,6 @@ from prometheus_client import (
 from prometheus_client.multiprocess import mark_process_dead
 from prometheus_client.values import MultiProcessValue
 
-from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import HELD, answered, is_beside, no_answer
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from cache.semantic.hit_bound import SurfaceState
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
-    from gateway.quotas.alerts import BudgetState
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop, Trace
     from policies.loader import PolicySet
@@ -277,14 +275,11 @@ class Metrics(MetricSet):
         """Count an alert of a budget that was raised, delivered, given up, or not taken by its receiver (`failed`)."""
         self._child(self.alerts, (outcome,)).inc()
 
-    def watch_budgets(self, states: Callable[[], Iterable[BudgetState]]) -> None:
-        """Read the gauge of the highest shares of budgets, by kind of owner, from `states()`."""
+    def watch_budgets(self, shares: Callable[[], Mapping[str, float]]) -> None:
+        """Read the gauge of the highest shares of budgets, by kind of owner, from `shares()`."""
 
         def read() -> None:
-            highest = dict.fromkeys(get_args(OwnerKind), 0.0)
-            for state in states():
-                highest[state.account.kind] = max(highest[state.account.kind], state.share)
-            for kind, share in highest.items():
+            for kind, share in shares().items():
                 self._child(self.budget_share, (kind,)).set(share)
 
         self._watched.append(read)

@@ -1,36 +1,29 @@
 """Write the records of finished requests to the store's stream, batch by batch in their order, each of them once.
 
-The script that appends a record adds its charge to its accounts of money (`gateway.quotas`) in the same step, so what
-is counted there is what the records say. While the store takes none, records are kept, up to `_MOST`, and tried again;
-what is more than that is dropped, the oldest first, but no charge is. A batch whose reply did not come may have been
-written all the same. So each has a number, the script that appends it notes the latest number of this worker, and does
-nothing for one that it has appended before.
+The script that appends a record adds its charge to its accounts of money (`gateway.request.limits.HeldLimits`) in the
+same step, so what is counted there is what the records say. While the store takes none, records are kept, up to
+`_MOST`, and tried again; what is more than that is dropped, the oldest first, but no charge is. A batch whose reply did
+not come may have been written all the same. So each has a number, the script that appends it notes the latest number of
+this worker, and does nothing for one that it has appended before.
 """
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.quotas.leases import freed
-from gateway.quotas.terms import NANO
-from gateway.telemetry import names
-from gateway.telemetry.decisions import BASES, DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
-from gateway.telemetry.trace import Trace
+from gateway.telemetry.decisions import BASES
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
+from policies.quantities import NANO
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.telemetry.charge_journal import ChargeEntry, LeftCharge, LeftJournal
+    from gateway.telemetry.decisions import DecisionRecorder
+    from gateway.telemetry.ledger import ChargeEntry, Ledger
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
@@ -51,8 +44,6 @@ _NUMBERS: Final = f"{{{TRACES}}}:written"
 """Prefix of the keys of the workers' latest batches, in the slot of the stream."""
 _NUMBER_S: Final = 7 * 86400
 """How long the number of a worker's last batch is kept: until then what it left in its journal can be adopted."""
-_AFTER_ALL: Final = 1 << 52
-"""Number of what a dead worker had put into no batch yet: above those of all its batches."""
 _MOST: Final = 2048
 """Records that are kept, about 4 kB each."""
 _FIRST_PAUSE_S: Final = 0.1
@@ -81,7 +72,7 @@ class RecordWriter:
         keep: int,
         decisions: DecisionRecorder,
         dropped: Callable[[str, int], None],
-        charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
+        charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
         token: str = "",
     ) -> None:
         """Call `charged` with what was added to accounts: nanodollars by the account's name.
@@ -104,7 +95,7 @@ class RecordWriter:
         self._entries: list[ChargeEntry] = []
         self.token = token or secrets.token_hex(8)
         """Name of this worker in the key of its latest batch."""
-        self._key = _key_of(self.token)
+        self._key = number_key(self.token)
         self._pause_s = _FIRST_PAUSE_S
         self._next_try = 0.0
 
@@ -155,7 +146,7 @@ class RecordWriter:
             self.failing, self._pause_s = "", _FIRST_PAUSE_S
             self._batches.popleft()
             self.waiting -= len(batch.records)
-            if batch.charges:
+            if batch.charges and self._charged is not None:
                 self._charged(batch.charges.items())
             for entry in batch.entries:
                 entry.free()
@@ -163,7 +154,7 @@ class RecordWriter:
     async def _append(self, batch: _WriteBatch) -> None:
         bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
         remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
-        append = _appended(self._key, self._keep, batch.number, batch.charges, batch.records)
+        append = appended(self._key, self._keep, batch.number, batch.charges, batch.records)
         await self._store.apply([*remember, append])
         self._decisions.written()
 
@@ -190,62 +181,15 @@ class RecordWriter:
             batch.records = ()
 
 
-def _key_of(token: str) -> bytes:
+def number_key(token: str) -> bytes:
+    """Return the key at which a worker has the number of its latest batch."""
     return f"{_NUMBERS}:{token}".encode()
 
 
-def _appended(key: bytes, keep: int, number: int, charges: Mapping[str, int], records: Sequence[bytes]) -> Command:
+def appended(key: bytes, keep: int, number: int, charges: Mapping[str, int], records: Sequence[bytes]) -> Command:
     """Return the command that adds a batch, once, whose worker has its latest number at `key`."""
     accounts = [(ACCOUNT_PREFIX + name).encode() for name in charges]
     words = (b"%d" % (2 + len(accounts)), TRACES.encode(), key, *accounts)
     settings = (b"%d" % keep, b"%d" % number, b"%d" % _NUMBER_S)
     amounts = [b"%d" % amount for amount in charges.values()]
     return Command((b"EVAL", _APPEND, *words, *settings, *amounts, *records))
-
-
-async def adopt(folder: Path, store: Store, keep: int) -> int:
-    """Write what dead workers have left in their journals; return the number of charges. Raises StoreUnavailable.
-
-    It may be interrupted at any point and done again: each batch has its number.
-    """
-    from gateway.telemetry.charge_journal import LeftJournal
-
-    written = 0
-    for journal in await asyncio.to_thread(lambda: list(LeftJournal.all_in(folder))):
-        try:
-            written += await _adopt_one(journal, store, keep)
-        except BaseException:
-            journal.leave()
-            raise
-        await asyncio.to_thread(journal.remove)
-    return written
-
-
-async def _adopt_one(journal: LeftJournal, store: Store, keep: int) -> int:
-    left = await asyncio.to_thread(journal.charges)
-    for number, group in groupby(left, key=lambda record: record.batch or _AFTER_ALL):
-        charges: Counter[str] = Counter()
-        records = []
-        for record in group:
-            charges.update(dict.fromkeys(record.accounts, record.amount))
-            records.append(_record_of(record))
-        await store.apply([_appended(_key_of(journal.token), keep, number, charges, records if keep else ())])
-    if left:
-        await store.apply(freed(journal.token, {account for record in left for account in record.accounts}))
-    return len(left)
-
-
-def _record_of(left: LeftCharge) -> bytes:
-    """Return the record of a request whose own was lost."""
-    trace, usd = Trace(names.REQUEST), left.amount / NANO
-    trace.root.end("worker_died")
-    ledger = Ledger(
-        **left.fields,
-        status=500,
-        error="worker_died",
-        cost_usd=usd,
-        charged_usd=usd,
-        accounts=left.accounts,
-        usage_estimated=left.estimated,
-    )
-    return ledger_blob(trace, ledger, DecisionRecorder({}))

@@ -16,18 +16,15 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Protocol
 
-from cache.store.base import Store, StoreUnavailable
+from cache.store.base import Store
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger, ledger_blob
-from gateway.telemetry.record_writer import RecordWriter, adopt
+from gateway.telemetry.record_writer import RecordWriter
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-    from gateway.telemetry.charge_journal import ChargeJournal
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.redaction import Redactor
     from gateway.telemetry.trace import Hop, Trace
@@ -40,7 +37,6 @@ _SLICE: Final = 4
 """Records encoded in one turn of the event loop, in about 0.1 ms: a request that comes meanwhile waits no longer."""
 _INTERVAL_S: Final = 0.05
 _CLOSE_S: Final = 1.5
-_ADOPT_S: Final = 1.0
 
 
 class Exporter(Protocol):
@@ -68,7 +64,7 @@ class Telemetry:
         sample: float = 1.0,
         redactor: Redactor | None = None,
         meter: Exporter | None = None,
-        charged: Callable[[Iterable[tuple[str, int]]], None] = lambda _: None,
+        charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
         worker: str = "",
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
@@ -97,9 +93,6 @@ class Telemetry:
         self._waiting = asyncio.Event()
         self._closing = False
         self._logged: set[str] = set()
-        self._store = store
-        self._journal: ChargeJournal | None = None
-        self._adopting: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         metrics.watch_store(store.state)
 
@@ -142,29 +135,6 @@ class Telemetry:
             self.metrics.telemetry_dropped("redaction_failed")
             return None
 
-    def open_journal(self, folder: Path) -> ChargeJournal | None:
-        """Return the journal of what requests cost, and write what dead workers left; None if it has no place.
-
-        Call it on the running event loop, where there is a store.
-        """
-        from gateway.telemetry.charge_journal import ChargeJournal
-
-        try:
-            self._journal = ChargeJournal(folder, self._writer.token)
-        except OSError as error:
-            _log.warning("no file keeps what requests cost, so a killed worker loses charges: %s", error)
-            return None
-        self._adopting = asyncio.create_task(self._adopt(folder), name="tierline.charges")
-        return self._journal
-
-    async def _adopt(self, folder: Path) -> None:
-        while True:
-            with contextlib.suppress(StoreUnavailable):
-                if found := await adopt(folder, self._store, self._keep):
-                    _log.warning("charged %d requests that workers left which were killed", found)
-                return
-            await asyncio.sleep(_ADOPT_S)
-
     def start(self) -> None:
         """Start the background task on the running event loop."""
         self._task = asyncio.create_task(self._run(), name="tierline.telemetry")
@@ -178,11 +148,6 @@ class Telemetry:
                 await asyncio.wait_for(self._task, _CLOSE_S)
             if left := len(self._queue) + self._writer.waiting:
                 self.metrics.telemetry_dropped("shutdown", left)
-        if self._adopting is not None:
-            self._adopting.cancel()
-            await asyncio.gather(self._adopting, return_exceptions=True)
-        if self._journal is not None:
-            self._journal.close()
         for provider in (self._exporter, self._meter):
             if provider is not None:
                 await provider.aclose()

@@ -20,13 +20,15 @@ from cache.store.base import NoStore
 from gateway.config.keys import KeysConfig
 from gateway.config.schema import TenantConfig, key_digest
 from gateway.keys.records import KeyRecord, caller_of
-from gateway.quotas.leases import QuotaLeases
+from gateway.parts.access.admission import QuotaAdmission
+from gateway.parts.access.budget_steering import MeasuredCaps
+from gateway.parts.access.expected_costs import ExpectedCosts
+from gateway.parts.access.quotas.charge_journal import ChargeJournal
+from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.quotas.terms import NO_TERMS, Terms
 from gateway.request.access import Callers
-from gateway.request.admission import Cost, QuotaAdmission
 from gateway.request.session import user_of
 from gateway.telemetry import names
-from gateway.telemetry.charge_journal import ChargeJournal
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 from tests.bench.command import BenchFigure, bench_parser, report
@@ -44,10 +46,13 @@ async def microseconds(journal: ChargeJournal, *, per_user: bool) -> float:
     rates = Terms(requests_per_minute=_MOST, tokens_per_minute=_MOST, concurrent=_MOST)
     terms = Terms.model_validate({**rates.plain(), "budgets": [{"usd": 1e6}]})
     callers = Callers({"acme": TenantConfig(key_digests=(key_digest(b"key-of-acme"),))})
-    admission = QuotaAdmission(QuotaLeases(NoStore()), KeysConfig(), lambda *_: None)
+    store = NoStore()
+    admission = QuotaAdmission(
+        QuotaLeases(store), KeysConfig(), lambda *_: None, MeasuredCaps(store, {}), ExpectedCosts({})
+    )
     admission.journal = journal
     caller = caller_of(KeyRecord("k_1", "", "acme", terms=terms, per_user=rates if per_user else NO_TERMS))
-    cost, best = Cost(1000, 2000, 100_000), float("inf")
+    best = float("inf")
     made = [(Trace(names.REQUEST), Ledger(f"req-{n}", "acme")) for n in range(_REQUESTS)]
     for _ in range(_ROUNDS):
         began = time.thread_time()
@@ -57,7 +62,7 @@ async def microseconds(journal: ChargeJournal, *, per_user: bool) -> float:
             hold = admission.hold(caller, trace, ledger)
             assert hold is not None
             await hold.enter(500)
-            await hold.reserve(cost)
+            await hold.reserve(1e-6, "a call")
             hold.headers("openai")
             ledger.charged_usd = 1e-6
             hold.settle(ledger)

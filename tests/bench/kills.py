@@ -25,7 +25,8 @@ from cache.store.redis_store import RedisStore
 from gateway.keys.budgets import OwnerBudgets
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry
-from gateway.quotas.terms import NANO, Budget, Terms
+from gateway.quotas.terms import Budget, Terms
+from policies.quantities import NANO
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.obeyed import WHY, minted
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment

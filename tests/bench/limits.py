@@ -27,8 +27,8 @@ from typing import Final
 import aiohttp
 
 from cache.store.redis_store import RedisStore
+from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.terms import Terms
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
-from gateway.quotas.terms import NANO
+from policies.quantities import NANO
 from tests.bench.command import bench_parser
 from tests.bench.overspend_clients import try_request
 from tests.bench.overspend_grid import cells, run_cell

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.cascade.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
 from gateway.chat.usage import Usage
 from gateway.config.prices import Price
+from gateway.parts.access.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
+from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.quotas.accounts import Account, Window
-from gateway.quotas.leases import Demand, Entered, QuotaLeases
-from gateway.quotas.terms import NANO
+from policies.quantities import NANO
 from tests.support.quota_clock import SharedAuthority, run_virtually
 
 BUDGETS: Final = (0.3, 1.0, 5.0, 25.0)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
-from gateway.quotas.terms import NANO
+from policies.quantities import NANO
 
 PRICE: Final = {"input": 1.0, "output": 40.0}
 LONG_OVER: Final = 4_000

@@ -18,7 +18,7 @@ from typing import Any, Final
 import httpx2
 import redis
 
-from gateway.quotas.accounts import ACCOUNT_PREFIX
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.bench.overspend_provider import (
     EMBED_PRICE,
     IMAGE_USD,

@@ -18,9 +18,8 @@ import pytest
 import redis
 
 from gateway.backends.script import ModelReply
-from gateway.cascade.budget_steering import TIER_WORTH
-from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.telemetry.ledger import TRACES
+from gateway.parts.access.budget_steering import TIER_WORTH
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream

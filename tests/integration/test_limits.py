@@ -21,8 +21,8 @@ import pytest
 import redis
 from websockets.asyncio.client import connect
 
-from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.quotas.terms import NANO
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
+from policies.quantities import NANO
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 import redis
 
-from gateway.quotas.terms import NANO
+from policies.quantities import NANO
 from tests.integration.endpoints import ENDPOINTS
 from tests.support.account import Account
 from tests.support.gateway import CHAT, Gateway, serve

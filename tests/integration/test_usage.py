@@ -14,7 +14,7 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
-from tests.gateway.quotas.test_alerts import SECRET, Receiver, receiver
+from tests.parts.access.quotas.test_alerts import SECRET, Receiver, receiver
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import local_store
 from tests.support.upstream import Upstream

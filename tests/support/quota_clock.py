@@ -8,10 +8,10 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
 from cache.store.base import Command, Store
-from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.quotas.authority import Authority
-from gateway.quotas.leases import QuotaLeases
-from gateway.quotas.machine import LeaseRequest
+from gateway.parts.access.quotas.authority import Authority
+from gateway.parts.access.quotas.leases import QuotaLeases
+from gateway.parts.access.quotas.machine import LeaseRequest
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 
 T = TypeVar("T")
 _TRIP_S = 0.001

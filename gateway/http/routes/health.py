@@ -133,8 +133,8 @@ def readiness(steps: Steps) -> dict[str, Any]:
         degraded.append(f"policies: the last valid ones are in force; {failure}")
     degraded += [f"policies: {note}" for note in steps.policies.notes]
     degraded += [f"keys: {note}" for note in steps.keys.notes]
-    if (copies := steps.admission.leases.copies) is not None:
-        degraded += [f"budgets: {note}" for note in copies.notes()]
+    if steps.limits is not None:
+        degraded += [f"budgets: {note}" for note in steps.limits.notes()]
     learned = steps.cache.bound.state() if steps.cache.bound is not None else {}
     degraded += [
         f"semantic cache of {surface}: more wrong hits than its max_error; its threshold was raised"

@@ -143,7 +143,7 @@ class _PassedRequest(SideExchange):
         body = await self._body(config, headers, policy)
         self.client.watch()
         units = Units(self.endpoint, path, self.headers) if method == "POST" else None
-        if units is not None and self.hold is not None and self.hold.money:
+        if units is not None and self.hold is not None and self.hold.has_budget:
             if isinstance(body, bytes):
                 units.feed(body)
             await self.reserve(_price(config, units, units.most()), f"a request to {service!r}")

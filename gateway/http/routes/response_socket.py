@@ -73,7 +73,7 @@ class ResponseSockets:
     def __init__(self, steps: Steps, endpoint: ResponsesEndpoint) -> None:
         self._steps = steps
         self._endpoint = endpoint
-        self._door = Door(steps.gate, steps.guard, steps.callers, steps.admission, steps.deployment.limits)
+        self._door = Door(steps.gate, steps.guard, steps.callers, steps.limits, steps.deployment.limits)
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one connection, or refuse it as a request would be."""

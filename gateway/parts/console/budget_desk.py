@@ -10,8 +10,8 @@ from gateway.keys.budgets import Owned, OwnerBudgets, terms_in
 from gateway.keys.registry import KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.parts.console.key_forms import NotChanged
-from gateway.quotas.terms import NANO, Per
-from policies.quantities import dollars
+from gateway.quotas.terms import Per
+from policies.quantities import NANO, dollars
 
 if TYPE_CHECKING:
     from cache.store.base import Store

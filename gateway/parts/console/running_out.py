@@ -13,9 +13,8 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.parts.console.standing import Need, StandingMark
-from gateway.quotas.terms import NANO
 from gateway.telemetry.child_ends import ends_of
-from policies.quantities import dollars, percent
+from policies.quantities import NANO, dollars, percent
 
 _NEARLY: Final = 0.9
 """Share of a budget from which it is told, whatever its pace."""

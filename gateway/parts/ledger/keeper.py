@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.cascade.budget_steering import TIER_WORTH
+from gateway.parts.access.budget_steering import TIER_WORTH
 from gateway.parts.ledger.columns import REQUESTS, TABLES
 from gateway.parts.ledger.folder import ArchiveError, TableFiles, add_bases, known_bases
 from gateway.parts.ledger.follower import READ_S, StreamFollower

@@ -1,7 +1,7 @@
 """Say what a surface's tiers are worth: the quality of their answers, and how long these are, for what steers budgets.
 
 The keeper of the ledger works it out beside its work and leaves it in the store, where gateways read it
-(`gateway.cascade.budget_steering`): a JSON object for each surface of which two tiers were rated often enough,
+(`gateway.parts.access.budget_steering`): a JSON object for each surface of which two tiers were rated often enough,
 
     {"word": "people", "tokens_in": 812.4, "tokens_out": 230.1, "tiers": {"local": [0.71, 0.62, 0.79], ...}}
 

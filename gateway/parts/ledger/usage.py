@@ -41,7 +41,7 @@ _CALL: Final = {
     "is_paid": _IS_PAID,
     "nano": "round(c.cost_usd * 1e9)::HUGEINT",
 }
-"""SQL of whether a key pays for a call (`gateway/quotas/payers.toml`), and of what it cost, in nanodollars."""
+"""SQL of whether a key pays for a call (`gateway/payers.toml`), and of what it cost, in nanodollars."""
 FILTERS: Final = ("tenant", "team", "key", "user", "surface", "tier", "model", "backend")
 """Columns that usage can be narrowed down by; as groups there is also `day`."""
 BY: Final = ("day", *FILTERS)

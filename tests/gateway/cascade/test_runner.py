@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from cache.store.base import NoStore
 from gateway.accounting import HedgeBudgets
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.script import ScriptedRule
 from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import JsonAnswer
-from gateway.cascade.budget_steering import MeasuredCaps
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.runner import CascadeRun, CascadeRunner
 from gateway.cascade.streaming import LiveStream
@@ -40,8 +38,7 @@ class Worker:
     def __init__(self, a: dict[str, Any], b: dict[str, Any], *, free: bool = True) -> None:
         self.tiers = {name: Tier(name, [_endpoint(name, reply, free=free)]) for name, reply in (("a", a), ("b", b))}
         self.runner = CascadeRunner(self.tiers, HedgeBudgets(self.tiers))
-        caps = MeasuredCaps(NoStore(), self.tiers)
-        self.router = Router(self.tiers, None, caps)  # type: ignore[arg-type]  # no policy here has a classifier
+        self.router = Router(self.tiers, None)  # type: ignore[arg-type]  # no policy here has a classifier
 
     def run(self, request: RequestContext) -> CascadeRun:
         """The cascade of a request."""

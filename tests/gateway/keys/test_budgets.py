@@ -18,13 +18,14 @@ from gateway.cli.main import main
 from gateway.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.parts.access.quotas.alerts import MARK
+from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.usage import UsageQuery, usage_lines
-from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
-from gateway.quotas.alerts import MARK
-from gateway.quotas.leases import Demand, Entered, QuotaLeases
+from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import reader
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
 NOW = datetime(2026, 11, 26, 15, tzinfo=UTC).timestamp()

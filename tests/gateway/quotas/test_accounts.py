@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.quotas.accounts import ACCOUNT_PREFIX, Account, OwnerAccounts, window_of
+from gateway.quotas.accounts import Account, OwnerAccounts, window_of
 from gateway.quotas.terms import Budget, Terms
-from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
 
 
 def _at(text: str) -> float:

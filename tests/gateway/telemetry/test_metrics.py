@@ -16,9 +16,9 @@ import yaml
 from prometheus_client import Counter, Gauge, Histogram
 
 from cache.semantic.hit_bound import SurfaceState
-from cache.store.base import StoreState
+from cache.store.base import NoStore, StoreState
+from gateway.parts.access.quotas.alerts import BudgetAlerts
 from gateway.quotas.accounts import Account
-from gateway.quotas.alerts import BudgetState
 from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
@@ -265,8 +265,10 @@ def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics
     """Names of owners are no labels. A budget of nothing is spent by anything."""
     budgets: list[tuple[OwnerKind, int, int]] = [("key", 3, 10), ("key", 9, 10), ("key", 0, 0), ("team", 12, 10)]
     budgets.append(("user", 1, 0))
-    states = [BudgetState(Account(kind, "a", "usd", limit), spent) for kind, spent, limit in budgets]
-    metrics.watch_budgets(lambda: states)
+    alerts = BudgetAlerts(NoStore(), metrics.alert, shares=())
+    for number, (kind, spent, limit) in enumerate(budgets):
+        alerts.note(Account(kind, f"a{number}", "usd", limit), spent)
+    metrics.watch_budgets(alerts.highest)
     assert [read("budget_share", owner=kind) for kind in ("key", "team", "tenant", "user")] == [0.9, 1.2, 0, 1]
     metrics.alert("delivered")
     assert read("alerts_total", outcome="delivered") == 1

@@ -15,8 +15,8 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.keys.registry import KeyRegistry
 from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.leases import ACCOUNT_PREFIX
-from gateway.quotas.terms import NANO
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
+from policies.quantities import NANO
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.test_app import console
 from tests.parts.console.test_keys import ADMIN, KEY_ADMIN, made

@@ -23,8 +23,10 @@ from gateway.keys.roles import ADMIN, Grant, Person
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
-from gateway.quotas.accounts import ACCOUNT_PREFIX, OwnerAccounts
-from gateway.quotas.terms import NANO, Budget, Terms
+from gateway.quotas.accounts import OwnerAccounts
+from gateway.quotas.terms import Budget, Terms
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
+from policies.quantities import NANO
 from tests.gateway.registry.conftest import server, store
 from tests.parts.console.test_app import console, places
 

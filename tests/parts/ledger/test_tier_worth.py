@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.cascade.budget_steering import TIER_WORTH, MeasuredCaps
 from gateway.config.prices import Price
+from gateway.parts.access.budget_steering import TIER_WORTH, MeasuredCaps
 from gateway.parts.ledger.keeper import Keeper
 from gateway.parts.ledger.tier_worth import tier_worth
 from policies.loader import made_policy

@@ -22,11 +22,10 @@ from gateway.keys.records import KeyRecord
 from gateway.keys.registry import KeyRegistry, Why
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
-from gateway.quotas.accounts import ACCOUNT_PREFIX
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import SHADOW, TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store

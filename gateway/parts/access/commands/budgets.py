@@ -12,9 +12,9 @@ from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.terms import NANO, Per
+from gateway.quotas.terms import Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
-from policies.quantities import dollars, percent
+from policies.quantities import NANO, dollars, percent
 
 if TYPE_CHECKING:
     from cache.store.redis_store import RedisStore

@@ -32,7 +32,7 @@ from gateway.parts.console.views.costs import COST_BY, costs_between, keep_costs
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.summaries import Summary
 from gateway.parts.ledger.usage import TEAM
-from gateway.quotas.terms import NANO
+from policies.quantities import NANO
 
 BY: Final = ("key", "team", "tenant", "day")
 _OF_TEAMS: Final = ("key", "team", "day")

@@ -21,9 +21,9 @@ from gateway.cli.flags import Subparsers, add_command, add_json_flag, duration
 from gateway.cli.records import has_files
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
-from gateway.quotas.terms import NANO, Budget
+from gateway.quotas.terms import Budget
 from gateway.report import NONE, WIDE, Report, printable, show, table
-from policies.quantities import dollars
+from policies.quantities import NANO, dollars
 
 if TYPE_CHECKING:
     from gateway.keys.registry import KeyRegistry

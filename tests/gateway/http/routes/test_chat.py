@@ -15,8 +15,8 @@ import pytest
 
 from cache.response_cache import ResponseCache
 from gateway.caching import batches
-from gateway.cascade.learnt_usage import PRIOR
 from gateway.http.routes.chat import ChatCompletions
+from gateway.parts.access.learnt_usage import PRIOR
 from gateway.steps import Steps
 from gateway.telemetry import names
 from tests.support.app import in_process

@@ -26,7 +26,7 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.off_loop import off_loop
-from gateway.quotas.accounts import ACCOUNT_PREFIX
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 
 log = logging.getLogger("tierline.quotas")
 

@@ -23,24 +23,24 @@ import logging
 import secrets
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.accounts import ACCOUNT_PREFIX, Account
-from gateway.quotas.terms import NANO
+from gateway.quotas.accounts import MARK, Account
+from gateway.quotas.terms import OwnerKind
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
+from policies.quantities import NANO
 
 if TYPE_CHECKING:
     import httpx2
 
 _log: Final = logging.getLogger("tierline.alerts")
 
-MARK: Final = "{tierline:traces}:alert:"
-"""Prefix of the key that says what was told of an account."""
 _DUE: Final = b"{tierline:traces}:alerts:due"
 _TEXTS: Final = b"{tierline:traces}:alerts:texts"
 _SCRIPT: Final = Path(__file__).with_name("alerts.lua").read_bytes()
@@ -179,6 +179,13 @@ class BudgetAlerts:
         """Return the budgets that this worker spent from, in windows that run now."""
         now = self._clock()
         return [state for state in self._states.values() if (state.account.ends or now) >= now]
+
+    def highest(self) -> Mapping[str, float]:
+        """Return the highest share that is spent, by each kind of owner."""
+        highest: dict[str, float] = dict.fromkeys(get_args(OwnerKind), 0.0)
+        for state in self.states():
+            highest[state.account.kind] = max(highest[state.account.kind], state.share)
+        return highest
 
     def start(self) -> None:
         """Begin to look and to send."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from gateway.quotas.machine import AccountLease
+from gateway.parts.access.quotas.machine import AccountLease
 
 MINUTE_S = 60.0
 _SLOT_S = 0.25

@@ -51,7 +51,7 @@ class LeftCharge(NamedTuple):
     estimated: bool
 
 
-class ChargeEntry:
+class JournalEntry:
     """The slot of the journal that holds one request's charge until the store has its record."""
 
     __slots__ = ("_at", "_journal")
@@ -103,7 +103,7 @@ class ChargeJournal:
         self.places = [place * _SLOT for place in reversed(range(_SLOTS))]
         """Where free entries are; the one that was used last is used next, so that few pages are touched."""
 
-    def begin(self, ledger: Ledger, accounts: Sequence[str], expected: int) -> ChargeEntry | None:
+    def begin(self, ledger: Ledger, accounts: Sequence[str], expected: int) -> JournalEntry | None:
         """Return the entry of a request that is about to be called; None if there is no room for it."""
         record = orjson.dumps((accounts, *_FIELDS_OF(ledger)))
         if not self.places or len(record) > _SLOT - _HEAD.size:
@@ -112,7 +112,7 @@ class ChargeJournal:
         body = at + _HEAD.size
         self.map[body : body + len(record)] = record
         _HEAD.pack_into(self.map, at, _BEGUN, expected, 0, len(record))
-        return ChargeEntry(self, at)
+        return JournalEntry(self, at)
 
     def close(self) -> None:
         """Remove the file if nothing is left in it; else leave it to whoever starts next."""

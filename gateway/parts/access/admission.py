@@ -1,42 +1,50 @@
 """Let a request in by the limits of its owners: its key, that one's team and tenant, its end user and its session.
 
-    at the door   (`Holding.enter`)     a request, one under way, and the tokens that it will probably take
-    at step 8     (`Holding.reserve`)   the money that it will probably cost, before the first call: hits cost nothing
-    at its end    (`Holding.settle`)    what it took and cost, once
+    at the door    (`Holding.enter`)            a request, one under way, and the tokens that it will probably take
+    before step 8  (`Holding.before_routing`)   how much of its budgets is spent, and whether others go first
+    at step 9      (`Holding.before_calls`)     the money that it will probably cost: hits cost nothing
+    at its end     (`Holding.settle`)           what it took and cost, once
 
-What a worker has leased is spent without waiting (`gateway.quotas.leases`). The tightest owner holds, and the reply
-names it.
+What a worker has leased is spent without waiting (`quotas.leases`). The tightest owner holds, and the reply names it.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
+from gateway.parts.access.budget_steering import turn
+from gateway.parts.access.expected_costs import Cost, ExpectedCosts
+from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
 from gateway.quotas.accounts import Account, OwnerAccounts
-from gateway.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
-from gateway.quotas.terms import NANO
 from gateway.telemetry import names
-from policies.quantities import dollars
+from policies.quantities import NANO, dollars
+from policies.spending import AUTO
+from routing.spending import Spent
 
 if TYPE_CHECKING:
     from gateway.config.keys import KeysConfig
     from gateway.keys.records import Caller, Limited
+    from gateway.parts.access.budget_steering import MeasuredCaps
+    from gateway.parts.access.quotas.alerts import BudgetAlerts
+    from gateway.parts.access.quotas.charge_journal import ChargeJournal
+    from gateway.parts.access.quotas.kept_charges import KeptCharges
     from gateway.quotas.terms import OwnerKind
+    from gateway.request.context import RequestContext
+    from gateway.request.limits import HeaderStyle
     from gateway.request.reply import Header
-    from gateway.telemetry.charge_journal import ChargeJournal
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
+    from policies.model import Policy
 
 Refused = Callable[[str, str, str], None]
 """Called with the kind of the owner, the unit and the reason of each refusal."""
 _MOST_OWNERS: Final = 20_000
 """Owners whose accounts a worker remembers, end users and sessions included; about 1 kB each."""
-Style = Literal["openai", "anthropic"]
-_HEADERS: Final[Mapping[Style, Mapping[str, tuple[bytes, bytes, bytes]]]] = {
+_HEADERS: Final[Mapping[HeaderStyle, Mapping[str, tuple[bytes, bytes, bytes]]]] = {
     "openai": {
         "requests": (b"x-ratelimit-limit-requests", b"x-ratelimit-remaining-requests", b"x-ratelimit-reset-requests"),
         "tokens": (b"x-ratelimit-limit-tokens", b"x-ratelimit-remaining-tokens", b"x-ratelimit-reset-tokens"),
@@ -58,25 +66,33 @@ _HEADERS: Final[Mapping[Style, Mapping[str, tuple[bytes, bytes, bytes]]]] = {
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
-class Cost(NamedTuple):
-    """What a request costs on average, what is reserved for it, and what it costs at most, in nanodollars."""
-
-    expected: int
-    reserved: int
-    """At least `expected`."""
-    worst: int
-    """At least `reserved`."""
-
-
 class QuotaAdmission:
     """Let the requests of one worker in."""
 
-    def __init__(self, leases: QuotaLeases, config: KeysConfig, refused: Refused) -> None:
-        """Take from `leases`; what a price that nobody states counts as is in `config`."""
+    def __init__(
+        self,
+        leases: QuotaLeases,
+        config: KeysConfig,
+        refused: Refused,
+        caps: MeasuredCaps,
+        expected: ExpectedCosts,
+        alerts: BudgetAlerts | None = None,
+        charges: KeptCharges | None = None,
+    ) -> None:
+        """Take from `leases`; what a price that nobody states counts as is in `config`.
+
+        `alerts` tell of what is spent, and `charges` are kept on disk until the store has them.
+        """
         self.leases = leases
+        self.caps = caps
+        self.expected = expected
+        self.waiting: dict[str, int] = {}
+        """Requests that are held back as their budgets are nearly spent, by surface."""
         self._refused = refused
+        self._alerts = alerts
+        self._charges = charges
         self.journal: ChargeJournal | None = None
-        """Where requests with a budget are noted while they are called; None without one."""
+        """Where requests with a budget are noted while they are called; None without one, and before the start."""
         unknown = config.unknown_price
         self._ceiling = None if unknown == "refuse" else round(unknown.ceiling * NANO)
         self._owners: dict[tuple[OwnerKind, str], tuple[object, OwnerAccounts]] = {}
@@ -103,6 +119,50 @@ class QuotaAdmission:
             tuple([account for owner in owners for account in owner.rates]),
             tuple([account for owner in owners for account in owner.money(began)]),
         )
+
+    @property
+    def worker(self) -> str:
+        """See `CallerLimits`."""
+        return self.leases.worker
+
+    @property
+    def unknown_usd(self) -> float:
+        """See `CallerLimits`."""
+        return (self._ceiling or 0) / NANO
+
+    def written(self, charges: Iterable[tuple[str, int]]) -> None:
+        """See `CallerLimits`."""
+        self.leases.written(charges)
+
+    def notes(self) -> Sequence[str]:
+        """See `CallerLimits`."""
+        return () if self.leases.copies is None else self.leases.copies.notes()
+
+    async def start(self) -> None:
+        """Start what runs beside the requests."""
+        await self.leases.start()
+        self.caps.start()
+        if self._alerts is not None:
+            self._alerts.start()
+        if self._charges is not None:
+            self.journal = self._charges.start()
+
+    async def aclose(self) -> None:
+        """Stop it again; all records are written."""
+        if self._charges is not None:
+            await self._charges.aclose()
+        if self._alerts is not None:
+            await self._alerts.aclose()
+        await self.caps.aclose()
+        await self.leases.aclose()
+
+    def owed(self, request: RequestContext, tier: str) -> int:
+        """Return the completion tokens that a call is charged whose answer is never known."""
+        return self.expected.owed(request, tier)
+
+    def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
+        """Return what learns from the ledger of this request, once it has ended, what calls of its tiers use."""
+        return self.expected.learner(request, tiers)
 
     def unknown(self, what: str) -> int:
         """Return the nanodollars that a call of unknown price counts as. Raises Forbidden where it is refused."""
@@ -159,7 +219,7 @@ class Holding:
     """What one request holds of its owners' limits. Settle it once, whatever becomes of the request."""
 
     __slots__ = (
-        "_admission", "_entered", "_ledger", "_rates", "_reserved", "_trace", "_unknown", "learn", "money", "renew",
+        "_admission", "_entered", "_ledger", "_rates", "_renew", "_reserved", "_trace", "_unknown", "learn", "money",
     )  # fmt: skip
 
     def __init__(
@@ -178,47 +238,89 @@ class Holding:
         """Accounts of its budgets, in the windows in which it began; empty without a budget."""
         self.learn: Callable[[Ledger], None] | None = None
         """Called with the ledger of the finished request, so that what is expected of later ones follows."""
-        self.renew: Callable[[], Awaitable[Caller]] | None = None
-        """Finds its caller again while it waits for money, as terms may change meanwhile, or the key be revoked."""
+        self._renew: Callable[[], Awaitable[Caller]] | None = None
         self._unknown = 0
         self._entered: Entered | None = None
         self._reserved: Entered | None = None
 
     @property
-    def limits_tokens(self) -> bool:
-        """Whether tokens a minute are limited, so that what its surface's answers have is worth knowing."""
-        return any(account.unit == "tokens" for account in self._rates)
+    def has_budget(self) -> bool:
+        """Whether any of its owners has a budget."""
+        return bool(self.money)
 
-    async def enter(self, tokens: int, *, counted: bool = False) -> None:
+    def enter_chat(
+        self, request: RequestContext, renew: Callable[[], Awaitable[Caller]], *, counted: bool
+    ) -> Awaitable[None]:
+        """See `enter`, with the tokens that a chat will probably take."""
+        return self.enter(self._admission.expected.tokens(request), renew, counted=counted)
+
+    async def enter(
+        self, tokens: int, renew: Callable[[], Awaitable[Caller]] | None = None, *, counted: bool = False
+    ) -> None:
         """Count the request and the tokens that it will probably take. Raises ApiError if it is not let in.
 
+        `renew` finds its caller again while it waits for money, as terms may change meanwhile, or the key be revoked.
         `counted`: the request itself was counted before, with the handshake of its connection.
         """
+        self._renew = renew
         if counted:
             self._rates = tuple([account for account in self._rates if account.unit != "requests"])
         if self._rates:
             demand = Demand(tokens)
             self._entered = self._admission.leases.enter(self._rates, demand) or await self._waited(self._rates, demand)
 
-    def tightest(self) -> tuple[float, str]:
-        """Return how much of the tightest of its budgets, of which there is one, is spent or held, and whose it is."""
-        share, account = self._admission.leases.tightest(self.money)
-        shown = _owner_shown(account)
-        return share, shown[0].lower() + shown[1:]
+    def spent(self, policy: Policy) -> Spent | None:
+        """Return how much of its tightest budget is spent or held, and the measured cap where it counts."""
+        if not self.money:
+            return None
+        share, rules = self._admission.leases.tightest(self.money)[0], policy.spending
+        measured = share >= rules.steer_from and rules.cap == AUTO
+        return Spent(share, self._admission.caps.cap_of(policy) if measured else "")
+
+    def whose(self) -> str:
+        """Return whose budget, of which there is one, is the tightest, in words."""
+        shown = _owner_shown(self._admission.leases.tightest(self.money)[1])
+        return shown[0].lower() + shown[1:]
 
     async def look(self, *, anew: bool = False) -> None:
         """Find out how its budgets stand, unless that is known; see `QuotaLeases.look`."""
         await self._admission.leases.look(self.money, anew=anew)
 
-    def reserve_now(self, cost: Cost) -> bool:
-        """Reserve money if that needs no waiting; return whether it is reserved."""
+    async def before_routing(self, request: RequestContext) -> None:
+        """Wait until its budgets are known, and while its policy holds it back as they are nearly spent."""
+        if self.money:
+            await turn(request, self, self._admission.waiting)
+
+    def is_tight(self, policy: Policy) -> bool:
+        """Return whether so much of its tightest budget is spent, as far as this worker knows, that it steers."""
+        return bool(self.money) and self._admission.leases.tightest(self.money)[0] >= policy.spending.steer_from
+
+    def reserve_now(self, request: RequestContext, tiers: Sequence[str]) -> bool:
+        """Reserve money for a chat if that needs no waiting; return whether it is reserved."""
+        cost = self._admission.expected.of(request, self, tiers)
         if self._reserved is None and self.money:
             self._reserved = self._admission.leases.enter(self.money, Demand(0, *cost))
             if self._reserved is not None:
                 self._note(cost)
         return self._reserved is not None or not self.money
 
-    async def reserve(self, cost: Cost, patience_s: float = PATIENCE_S) -> None:
+    async def before_calls(self, request: RequestContext, tiers: Sequence[str], *, races: bool) -> None:
+        """Reserve money for a chat that is to be answered by these tiers. Raises ApiError if it is too little."""
+        expected = self._admission.expected
+        if self.money:
+            await self._reserve(expected.of(request, self, tiers), request.budget_s())
+        elif any(account.unit == "tokens" for account in self._rates):
+            self.learn = expected.learner(request, tiers)
+        elif races:
+            request.trace.then(expected.learner(request, tiers))
+
+    async def reserve(self, usd: float | None, what: str) -> None:
+        """Reserve money for a call of this cost in US dollars, None for a price nobody states. Raises ApiError."""
+        if self.money:
+            cost = self.unknown(what) if usd is None else round(usd * NANO)
+            await self._reserve(Cost(cost, cost, cost))
+
+    async def _reserve(self, cost: Cost, patience_s: float = PATIENCE_S) -> None:
         """Reserve money, once, before the first call; wait so long for others. Raises ApiError if it is too little."""
         if self._reserved is None and self.money:
             demand = Demand(0, *cost)
@@ -250,8 +352,8 @@ class Holding:
         return taken
 
     async def _renewed(self) -> tuple[Account, ...]:
-        if self.renew is not None:
-            now = self._admission.hold(await self.renew(), self._trace, self._ledger)
+        if self._renew is not None:
+            now = self._admission.hold(await self._renew(), self._trace, self._ledger)
             self.money = () if now is None else now.money
         return self.money
 
@@ -289,7 +391,7 @@ class Holding:
             leases.settle(reserved, charged=charged)
         self._entered = self._reserved = None
 
-    def headers(self, style: Style) -> list[Header]:
+    def headers(self, style: HeaderStyle) -> list[Header]:
         """Return the headers that say how the tightest limits of requests and tokens stand, in the client's words."""
         headers: list[Header] = []
         leases, held = self._admission.leases, () if self._entered is None else self._entered.held

@@ -11,11 +11,10 @@ from typing import Any, cast
 import pytest
 
 from cache.store.base import NoStore
-from gateway.cascade.budget_steering import turn
+from gateway.parts.access.admission import Holding, QuotaAdmission
+from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.quotas.accounts import Account, OwnerAccounts
-from gateway.quotas.leases import QuotaLeases
 from gateway.quotas.terms import Terms
-from gateway.request.admission import Holding, QuotaAdmission
 from gateway.request.context import Client
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -43,8 +42,14 @@ async def held_back(leases: QuotaLeases, account: Account, waiting: int = 0, **m
     trace, began = Trace(names.REQUEST), time.monotonic()
     rules = policy({"wait": "3s"}, load={"priority": "batch", "max_waiting": 1}, **more)
     request = SimpleNamespace(policy=rules, budget_s=lambda: 10.0, client=Client(None, 1.0), trace=trace)
-    hold = Holding(cast(QuotaAdmission, SimpleNamespace(leases=leases)), trace, Ledger("r"), (), (account,))
-    await turn(cast(Any, request), hold, {"chat": waiting})
+    hold = Holding(
+        cast(QuotaAdmission, SimpleNamespace(leases=leases, waiting={"chat": waiting})),
+        trace,
+        Ledger("r"),
+        (),
+        (account,),
+    )
+    await hold.before_routing(cast(Any, request))
     return time.monotonic() - began, trace
 
 

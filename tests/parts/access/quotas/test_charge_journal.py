@@ -6,25 +6,36 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
+import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.quotas.accounts import ACCOUNT_PREFIX
+from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
+from gateway.parts.access.quotas.kept_charges import adopt
 from gateway.telemetry import reader
-from gateway.telemetry.charge_journal import ChargeJournal, LeftJournal
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record_writer import RecordWriter, adopt
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, Ledger
+from gateway.telemetry.record_writer import RecordWriter
+from tests.support.store import UNHURRIED, LocalStore
+
+
+@pytest.fixture
+async def store(store: LocalStore) -> AsyncIterator[RedisStore]:
+    opened = RedisStore.from_url(store.url, slack=UNHURRIED)
+    yield opened
+    await opened.aclose()
+
 
 ACCOUNT = "key:k_1/usd/2026-11@UTC"
 OTHER = "key:k_2/usd/2026-11@UTC"
 _CHILD = """
 import os, signal, sys
 from pathlib import Path
-from gateway.telemetry.charge_journal import ChargeJournal
+from gateway.parts.access.quotas.charge_journal import ChargeJournal
 from gateway.telemetry.ledger import Ledger
 journal = ChargeJournal(Path(sys.argv[1]), "0123456789abcdef")
 def begun(name): return journal.begin(Ledger(name, "acme", key="k_1"), [sys.argv[2]], 5_000_000)

@@ -21,7 +21,7 @@ from gateway.telemetry import names
 from routing.spending import measured_cap
 
 if TYPE_CHECKING:
-    from gateway.request.admission import Holding
+    from gateway.parts.access.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from policies.model import Policy
@@ -44,25 +44,20 @@ async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) 
     await hold.look()
     policy, surface = request.policy, request.policy.surface
     wait_s = min(policy.held_back_s, request.budget_s() / 2)
-    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not is_tight(hold, policy):
+    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not hold.is_tight(policy):
         return
     request.client.watch()
     hop = request.trace.begin(names.BUDGET_WAIT)
     until = time.monotonic() + wait_s
     waiting[surface] = waiting.get(surface, 0) + 1
     try:
-        while (left_s := until - time.monotonic()) > 0 and is_tight(hold, policy):
+        while (left_s := until - time.monotonic()) > 0 and hold.is_tight(policy):
             await asyncio.sleep(min(_LOOK_S, left_s))
             await hold.look(anew=True)
     finally:
         waiting[surface] -= 1
         hop.attributes[names.OUTCOME] = "held_back"
         hop.end()
-
-
-def is_tight(hold: Holding, policy: Policy) -> bool:
-    """Return whether so much of the request's tightest budget is spent, as far as this worker knows, that it steers."""
-    return hold.tightest()[0] >= policy.spending.steer_from
 
 
 class MeasuredCaps:

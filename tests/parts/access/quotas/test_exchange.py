@@ -9,10 +9,10 @@ from dataclasses import astuple
 import pytest
 import redis
 
-from gateway.quotas.accounts import ACCOUNT_PREFIX
-from gateway.quotas.authority import Authority
-from gateway.quotas.leases import SCRIPT
-from gateway.quotas.machine import LeaseReply, LeaseRequest
+from gateway.parts.access.quotas.authority import Authority
+from gateway.parts.access.quotas.leases import SCRIPT
+from gateway.parts.access.quotas.machine import LeaseReply, LeaseRequest
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.store import LocalStore
 
 UNITS = ("requests", "tokens", "concurrent", "usd")

@@ -3,25 +3,24 @@
 All costs are sums over the tiers of the request's decision, at each tier's price. What is expected is what requests of
 its tenant and surface use there on average, and what is reserved is the 90th percentile (`learnt_usage`), both within
 `max_tokens`. The worst case is one call of each tier, with a hedge and samples where the policy has them, to the last
-token allowed; it is reserved once 90% of a budget is spent (`gateway.quotas.machine`).
+token allowed; it is reserved once 90% of a budget is spent (`gateway.parts.access.quotas.machine`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.backends.prompt_cache import FIVE_MINUTES, lifetime_asked
-from gateway.cascade.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
 from gateway.cascade.unseen_input import prompt_tokens
-from gateway.quotas.terms import NANO
-from gateway.request.admission import Cost
+from gateway.parts.access.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
 from gateway.telemetry.names import LOST
+from policies.quantities import NANO
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
-    from gateway.request.admission import Holding
+    from gateway.parts.access.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Tier
@@ -36,6 +35,16 @@ _REMEMBERED: Final = 0.9
 """How much of what earlier requests say of the prompt cache stays with each new one."""
 _MOST: Final = 2048
 """Tenants' surfaces, by tier, that are remembered."""
+
+
+class Cost(NamedTuple):
+    """What a request costs on average, what is reserved for it, and what it costs at most, in nanodollars."""
+
+    expected: int
+    reserved: int
+    """At least `expected`."""
+    worst: int
+    """At least `reserved`."""
 
 
 class ExpectedCosts:
@@ -96,15 +105,13 @@ class ExpectedCosts:
 
         Where nothing was reserved, and so nothing is learnt, that is what answers of its tier have on average.
         """
-        if self._tiers[tier].free:
-            return 0
         tenant, surface = request.tenant, request.policy.surface
         learnt = self._of(tenant, surface, tier, first=True)
         if not learnt.seen:
             learnt = self._of(tenant, surface, tier, first=False)
         most_out = _most_out(request.body, self._tiers[tier].max_output)
         choices = _choices(request.body)
-        if not learnt.seen and (request.hold is None or not request.hold.money):
+        if not learnt.seen and (request.hold is None or not request.hold.has_budget):
             mean = max(model.mean_out for model in self._tiers[tier].endpoints) or PRIOR["completion_tokens"] * choices
             return round(min(mean, most_out * choices))
         return round(learnt.owed_out(most_out)) * choices

@@ -28,9 +28,8 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cache.store.base import Command, NoStore, Store, StoreUnavailable
-from gateway.quotas.accounts import ACCOUNT_PREFIX, ENDLESS, Account
-from gateway.quotas.authority import LIFE_MS, Authority
-from gateway.quotas.machine import (
+from gateway.parts.access.quotas.authority import LIFE_MS, Authority
+from gateway.parts.access.quotas.machine import (
     DRY,
     EXHAUSTED,
     FULL,
@@ -42,8 +41,10 @@ from gateway.quotas.machine import (
     LeaseRequest,
     WaitingRequest,
 )
-from gateway.quotas.own_count import MINUTE_S, OwnCount
-from gateway.quotas.spent_copies import SpentCopies
+from gateway.parts.access.quotas.own_count import MINUTE_S, OwnCount
+from gateway.parts.access.quotas.spent_copies import SpentCopies
+from gateway.quotas.accounts import ENDLESS, Account
+from gateway.telemetry.ledger import ACCOUNT_PREFIX
 
 EXCHANGE_S: Final = 0.2
 """Time between two exchanges of what changed, where no request waits for one."""

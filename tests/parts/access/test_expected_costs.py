@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 
-from gateway.cascade.expected_costs import ExpectedCosts
+from gateway.accounting import HedgeBudgets
+from gateway.cascade.runner import CascadeRunner
 from gateway.config.prices import Price
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden
 from gateway.keys.records import Caller, Limited
-from gateway.quotas.terms import NANO, Budget, Terms
-from gateway.request.admission import Holding
+from gateway.parts.access.admission import Holding, QuotaAdmission
+from gateway.parts.access.expected_costs import ExpectedCosts
+from gateway.quotas.terms import Budget, Terms
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Trace
 from policies.model import Agreement, Hedge
+from policies.quantities import NANO
 from routing.features import features_of
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Upstream
@@ -42,7 +45,9 @@ def request(app: InProcess, **more: Any) -> tuple[RequestContext, Holding]:
     trace, ledger = Trace(names.REQUEST), Ledger("r")
     terms = Terms(budgets=(Budget(usd=25, per="month"),))
     caller = Caller(limited=(Limited("key", "k_1", terms),), is_limited=True)
-    hold = app.steps.admission.hold(caller, trace, ledger)
+    limits = app.steps.limits
+    assert isinstance(limits, QuotaAdmission)
+    hold = limits.hold(caller, trace, ledger)
     assert hold is not None
     made = RequestContext(
         request_id="r",
@@ -115,7 +120,7 @@ def test_a_call_that_is_given_up_owes_what_answers_had_there(app: InProcess) -> 
     for _ in range(20):
         learn(costs, ledger_of(call("hosted", 500, 100)))
     assert costs.owed(made, "hosted") == 100
-    assert costs.owed(made, "local") == 0, "it costs nothing"
+    assert CascadeRunner(app.steps.tiers, HedgeBudgets(app.steps.tiers)).owed(made, "local") == 0, "it costs nothing"
 
 
 def test_without_a_budget_a_call_owes_what_its_tier_answers_on_average(app: InProcess) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.quotas.machine import DRY, FULL, GRANTED, HELD, AccountLease, LeaseReply, WaitingRequest
+from gateway.parts.access.quotas.machine import DRY, FULL, GRANTED, HELD, AccountLease, LeaseReply, WaitingRequest
 
 
 def leased(amount: int, others: int, *, pressed: bool = False, spent: int = 0) -> AccountLease:

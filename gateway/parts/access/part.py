@@ -1,0 +1,40 @@
+"""Provide the seam `limits` (`gateway.seams`): build a worker's limits from its config."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gateway.config.environment import write_private
+from gateway.parts.access.admission import QuotaAdmission
+from gateway.parts.access.budget_steering import MeasuredCaps
+from gateway.parts.access.expected_costs import ExpectedCosts
+from gateway.parts.access.quotas.alerts import BudgetAlerts, webhook_key
+from gateway.parts.access.quotas.kept_charges import KeptCharges
+from gateway.parts.access.quotas.leases import QuotaLeases
+from gateway.parts.access.quotas.spent_copies import SpentCopies
+
+if TYPE_CHECKING:
+    from gateway.seams import LimitsNeeds
+
+
+def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
+    """Return a worker's limits, which are not started."""
+    deployment, store, metrics = needs.deployment, needs.store, needs.metrics
+    state, url = deployment.embedding.state, deployment.store.url
+    copies = SpentCopies(store, SpentCopies.file_in(state, url or ""), write_private)
+    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
+    told = deployment.alerts
+    secret = b"" if told.secret is None else webhook_key(told.secret.get_secret_value())
+    alerts = BudgetAlerts(store, metrics.alert, shares=told.shares, webhook=told.webhook or "", secret=secret)
+    leases.on_spent = alerts.note
+    metrics.watch_budgets(alerts.highest)
+    return QuotaAdmission(
+        leases,
+        deployment.keys,
+        metrics.limit_refused,
+        MeasuredCaps(store, needs.tiers),
+        ExpectedCosts(needs.tiers),
+        alerts,
+        # Without a store, this process alone counts.
+        None if url is None else KeptCharges(state, store, deployment.telemetry.keep, leases.worker),
+    )
