@@ -339,26 +339,6 @@ def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
         yield Finding(("holdout",), message, "T601", "write 1%", (Edit(("holdout",), "1%"),))
 
 
-def _sessions_begin(policy: Rules) -> Iterator[Finding]:
-    caps, at = policy.session, ("session", "calls")
-    if caps is not None and caps.calls == 1 and caps.on_cap == "conclude":
-        message = "the first request is told to conclude, so no session ever calls a tool"
-        yield Finding(at, message, "T604", "write 2 or more, or on_cap: refuse", (Edit(at, "50"),))
-
-
-def _input_steps_differ(policy: Rules) -> Iterator[Finding]:
-    rules = policy.input
-    if rules is None or rules.tool_results is None:
-        return
-    at, keep = ("input", "tool_results", "keep"), rules.tool_results.keep
-    if keep < rules.keep:
-        message = f"less than input.keep, {rules.keep}, for which these turns stay whole in any case"
-        yield Finding(at, message, "T605", f"write {rules.keep} or more", (Edit(at, str(rules.keep)),))
-    elif keep == rules.keep and (rules.repeats or rules.minify):
-        message = "all results that input.repeats and input.minify could shorten are left out already"
-        yield Finding(at, message, "T605", f"write {keep * 2}", (Edit(at, str(keep * 2)),))
-
-
 def _objectives_agree(policy: Rules) -> Iterator[Finding]:
     for name, quantiles in policy.slo.quantiles().items():
         given = [(q, s) for q, s in (("p50", quantiles.p50), ("p95", quantiles.p95), ("p99", quantiles.p99)) if s]
@@ -451,8 +431,6 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _hedges_come_in_time,
     _budgets_steer,
     _holdout_is_a_sample,
-    _sessions_begin,
-    _input_steps_differ,
     _waits_end_in_time,
     _caches_build_on_each_other,
 )

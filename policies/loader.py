@@ -53,9 +53,7 @@ _UNVERSIONED = frozenset({"description", "rollout", "learn"})
 _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
     "optional_tiers": (),
-    "input": None,
     "prompt_cache": "auto",
-    "session": None,
     "spending": Spending(),
     "tier_fields": {},
 }
@@ -397,8 +395,6 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
     ladder = [tier for tier in own if not tier.unconfigured]
     makers = [[tier.name, *tier.models, *tier.fields] for tier in ladder]
     made_by = [makers, _canonical(rules.output), _canonical(rules.cache)]
-    if rules.input is not None:
-        made_by.append(_canonical(rules.input))
     for part in all_added():
         values = (getattr(rules, name) for name in part.model_fields if name in part.of_answers)
         made_by += [_canonical(value) for value in values if value is not None]

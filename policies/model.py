@@ -23,11 +23,9 @@ from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.fields import SetFields
-from policies.input import InputRules
 from policies.learn import Learn
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.rollout import Rollout
-from policies.session import SessionCaps
 from policies.spending import AUTO, NONE, Spending
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
@@ -445,15 +443,11 @@ class Rules(Section):
     escalate: Escalate = Escalate()
     cache: CachePolicy = CachePolicy()
     output: Output = Output()
-    input: InputRules | None = None
-    """What of a conversation is sent shorter than the client sends it."""
     prompt_cache: PromptCache = "auto"
     """Whether providers' prompt caches are asked to keep what comes again: `long` for as long as each offers it."""
     load: Load = Load()
     endpoints: Endpoints = Endpoints()
     state: State = State()
-    session: SessionCaps | None = None
-    """What one session may use of this surface."""
     spending: Spending = Spending()
     """How requests are answered for less while a budget of theirs runs out."""
     holdout: Share | None = None

@@ -54,6 +54,11 @@ class PolicySections(Section):
         yield from ()
 
     @classmethod
+    def describe(cls, policy: Rules) -> Iterator[tuple[str, str]]:
+        """Yield sections by their names, each with a sentence of what it does to a request."""
+        yield from ()
+
+    @classmethod
     def without_tiers(cls, rules: Rules, tiers: Sequence[str]) -> Mapping[str, object]:
         """Return, by name, the sections that change where a policy has these of its tiers alone."""
         return {}

@@ -29,7 +29,8 @@ from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
 from policies.loader import DEFAULTS
-from policies.model import ROUTE_VALUES, Rules
+from policies.model import ROUTE_VALUES
+from policies.sections import rules_model
 from policies.validation import Section
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -117,7 +118,7 @@ def fields(model: type[Section], prefix: str = "", skipped: frozenset[str] = fro
     return found
 
 
-POLICY_FIELDS = fields(Rules)
+POLICY_FIELDS = fields(rules_model())
 CONFIG_FIELDS = fields(deployment_model(), skipped=loader.resolved_keys() | (loader._SECRET_KEYS - {"keys"})) | fields(
     Terms, "TERMS."
 )

@@ -6,7 +6,7 @@ import pytest
 
 from policies.diff import EFFECTS, Difference, difference
 from policies.loader import read_policy
-from policies.model import Rules
+from policies.sections import rules_model
 from policies.validation import Section
 from tests.policies.conftest import CHAT, Write
 
@@ -154,8 +154,8 @@ def test_every_key_has_a_sentence_on_what_it_affects() -> None:
 
     covered = {prefix[0] for prefix in EFFECTS if len(prefix) == 1}
     deep = {prefix[:2] for prefix in EFFECTS if len(prefix) > 1}
-    for (name,) in keys(Rules):
-        below = Rules.model_fields[name].annotation
+    for (name,) in keys(rules_model()):
+        below = rules_model().model_fields[name].annotation
         if name not in covered:
             assert isinstance(below, type)
             assert issubclass(below, Section)

@@ -11,6 +11,7 @@ import pytest
 from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.lab.walk import Draft, Surroundings, walk
 from policies.model import Policy
+from policies.sections import policy_model
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Left, Serve
 from routing.decide import Clamp, Decision, DecisionInput, TierHealth, clause_of, decide
 from routing.decision_record import TierFacts, input_of, named, record_of, unnamed
@@ -22,7 +23,7 @@ TIERS = ("local", "hosted", "large")
 
 
 def policy(spending: dict[str, Any] | None = None, **changes: Any) -> Policy:
-    return Policy.model_validate({
+    return policy_model().model_validate({
         "surface": "chat",
         "version": "0" * 8,
         "slo": {"deadline": "10s"},

@@ -28,6 +28,7 @@ from gateway.chat.usage import Usage
 from gateway.comparing.model_call import call_model, text_of_answer
 from gateway.comparing.room import is_quiet
 from gateway.off_loop import off_loop
+from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortened import with_shorter_input, with_summary
 from gateway.parts.agents.shortening import history_span
 from gateway.telemetry import names
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from cache.store.base import Store
+    from gateway.parts.agents.policy import InputRules, SummarisedHistory
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
-    from policies.input import InputRules, SummarisedHistory
 
 _KEPT_S: Final = b"86400"
 _ASK_S: Final = 0.05
@@ -71,7 +72,7 @@ class HistorySummaries:
 
     def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
         """See `Admission`: return the request with shorter input where its policy says so."""
-        rules = request.policy.input
+        rules = request.policy.of(AgentSections).input
         return None if rules is None else self._enter(request, rules)
 
     async def _enter(self, request: RequestContext, rules: InputRules) -> RequestContext:

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from cache.store.base import Command, StoreUnavailable
 from gateway.errors import SessionLimitReached
 from gateway.parts.agents.concluding import concluded
+from gateway.parts.agents.policy import AgentSections
 from gateway.telemetry import names
 from policies.quantities import dollars, write_duration
 from routing.conversation import Recent
 
 if TYPE_CHECKING:
     from cache.store.base import Store
+    from gateway.parts.agents.policy import SessionCaps
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
-    from policies.session import SessionCaps
 
 log = logging.getLogger("tierline.sessions")
 
@@ -111,7 +112,7 @@ class SessionCounts:
 
     def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
         """See `Admission`: return the request, told to conclude if it is the last. Raises SessionLimitReached."""
-        caps = request.policy.session
+        caps = request.policy.of(AgentSections).session
         return None if caps is None or request.options.cache.only_if_cached else self._count(request, caps)
 
     async def _count(self, request: RequestContext, caps: SessionCaps) -> RequestContext:

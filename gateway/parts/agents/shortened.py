@@ -21,9 +21,9 @@ from routing.features import estimated_tokens, text_of
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
+    from gateway.parts.agents.policy import InputRules
     from gateway.parts.agents.shortening import ShorterInput
     from gateway.request.context import RequestContext
-    from policies.input import InputRules
 
 _LONG: Final = 8000
 """Estimated tokens of a conversation from which it is read in a thread."""

@@ -24,7 +24,7 @@ import orjson
 from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
-    from policies.input import InputRules
+    from gateway.parts.agents.policy import InputRules
 
 STEPS: Final = ("tool_results", "repeats", "minify")
 _BLOCK: Final = 4

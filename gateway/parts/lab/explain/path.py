@@ -13,7 +13,8 @@ from policies.diff import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Escalate, Policy
-from policies.quantities import dollars, percent, write_duration, write_share
+from policies.quantities import percent, write_duration, write_share
+from policies.sections import all_added
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 from routing.difficulty.model import Difficulty
 from routing.spending import steering_of
@@ -55,7 +56,9 @@ def start_of(policy: Policy, given: DecisionInput) -> str | None:
 def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     """Return the steps from the features to the decision, and what could happen after it."""
     values = rule_values(policy, given.difficulty, given.features, given.budget_s)
-    lines = [*_session(policy), *_input(policy), *_features(policy, values, given), *_classifier(policy, given, values)]
+    added = (line for part in all_added() for line in part.describe(policy))
+    lines = [PathLine(name, text, (name,)) for name, text in added]
+    lines += [*_features(policy, values, given), *_classifier(policy, given, values)]
     lines += [*_conversation(policy, given, values), *_budget(policy, given)]
     try:
         decision = decide(policy, given)
@@ -66,22 +69,6 @@ def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
     lines += _decision(decision)
     lines += _set_fields(policy, decision)
     return [*lines, *_escalation(policy, given, values, decision)]
-
-
-def _session(policy: Policy) -> Iterator[PathLine]:
-    if (caps := policy.session) is not None:
-        allowed = [f"{caps.calls} requests"] if caps.calls is not None else []
-        allowed += [dollars(caps.usd)] if caps.usd is not None else []
-        allowed += [write_duration(caps.time)] if caps.time is not None else []
-        then = "the last one is told to conclude" if caps.on_cap == "conclude" else "what comes later is refused"
-        yield PathLine("session", f"one session gets {', '.join(allowed)} at most; {then}", ("session",))
-
-
-def _input(policy: Policy) -> Iterator[PathLine]:
-    if (rules := policy.input) is not None:
-        steps = [name for name in ("tool_results", "repeats", "minify", "history") if getattr(rules, name)]
-        text = f"what is old is sent shorter ({', '.join(steps)}), the last {rules.keep} turns as they are"
-        yield PathLine("input", text, ("input",))
 
 
 def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> list[PathLine]:

@@ -11,6 +11,7 @@ from cache.planning.plan import Planner
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
 from gateway.encoders import load_cross_encoder
+from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortening import shorter_input
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
@@ -39,8 +40,8 @@ def _cross_encoder() -> TurnScorer:
 
 def whole_request(body: Mapping[str, Any], policy: Policy) -> Request:
     """Return a whole request with its features, and its difficulty as the classifier rates it."""
-    if policy.input is not None:
-        texts = shorter_input(body["messages"], policy.input).texts
+    if (rules := policy.of(AgentSections).input) is not None:
+        texts = shorter_input(body["messages"], rules).texts
         messages = [{**turn, "content": texts[i]} if i in texts else turn for i, turn in enumerate(body["messages"])]
         body = {**body, "messages": messages}
     difficulty, features = rated_in_conversation(policy, classifier(), embedder(), features_of(body))

@@ -316,7 +316,7 @@ def _notes(
     notes = _cache_notes(recorded, candidate)
     if recorded.output != candidate.output:
         notes.append("output changes: answers are taken as long as they were")
-    if recorded.input != candidate.input:
+    if recorded.content.get("input") != candidate.content.get("input"):
         left = reader.tokens_left_out
         notes.append(
             f"input changes: what it leaves out is not known, as no record holds a conversation, and counts nowhere; "
