@@ -62,6 +62,7 @@ from gateway.seams import (
     LimitsNeeds,
     VerifierNeeds,
     admission_parts,
+    build_conversation_advisor,
     build_successor,
     build_verifier,
     hit_bound_part,
@@ -141,9 +142,9 @@ def build(
     telemetry = _telemetry(deployment, store, metrics, models, tiers, limits)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
-    question_embedder = QuestionEmbedder(
-        embedder, deployment.embedding.kind, None if models.cross_encoder is None else models.cross_encoder.vectors
-    )
+    conversations = build_conversation_advisor(tiers)
+    token_vectors = None if models.cross_encoder is None else models.cross_encoder.vectors
+    question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind, token_vectors, conversations)
     kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
     verifier = build_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
     successor = build_successor(tiers)
@@ -156,7 +157,7 @@ def build(
         keep=deployment.telemetry.keep,
         verifier=verifier,
     )
-    router = Router(tiers, classifiers, question_embedder.turns)
+    router = Router(tiers, classifiers, conversations)
     shadows = ShadowRunner(
         policies,
         tiers,

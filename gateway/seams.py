@@ -25,6 +25,9 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 says how sure a draft is whose log-probabilities do not. Not stable yet.
     successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.streaming.StreamSuccessor` of a
                 worker, which continues streams that break. Without, they end with an error. Not stable yet.
+    conversations   `ConversationPart`. Its `build_conversation_advisor` makes the
+                `gateway.cascade.conversation_advisor.ConversationAdvisor` of a worker, which remembers the turns before
+                a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
     identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
     from cache.text.foreign import ForeignLanguages
+    from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.schema import Deployment
@@ -251,6 +255,19 @@ class SuccessorPart(Protocol):
 
     def build_successor(self, tiers: Mapping[str, Tier]) -> StreamSuccessor:
         """Return what continues a worker's broken streams."""
+
+
+class ConversationPart(Protocol):
+    """The functions of the module that provides `conversations`."""
+
+    def build_conversation_advisor(self, tiers: Mapping[str, Tier]) -> ConversationAdvisor:
+        """Return what remembers a worker's conversations."""
+
+
+def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationAdvisor | None:
+    """Return what remembers a worker's conversations; None where this installation has no such part."""
+    part = cast("ConversationPart | None", provider("conversations"))
+    return None if part is None else part.build_conversation_advisor(tiers)
 
 
 def build_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:

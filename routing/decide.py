@@ -3,7 +3,7 @@
 Steps: the request's own limits and the capabilities it needs narrow the policy's ladder (its configured tiers); the
 first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
 tiers that cannot answer now are left out, and the decision records that. Where the conversation is warm at a stronger
-tier than the wanted one, the cheapest of the tiers between them starts (`routing.warmth`), and what a weaker one would
+tier than the wanted one, the cheapest of the tiers between them starts, by their `costs`, and what a weaker one would
 have to read cold is a part of its expected time. A request whose budget is nearly spent starts no higher than the cap
 of the policy's `spending` (`routing.spending`).
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from policies.quantities import dollars
 from policies.value_type import value_type
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty
     from routing.features import Features
     from routing.load.latency import Forecast
-    from routing.warmth import TierCost
 
 
 GOES_ON: Final = "goes on at "
@@ -91,6 +90,18 @@ class Clamp:
         low = tiers.index(self.min_tier) if self.min_tier in tiers else 0
         high = tiers.index(self.max_tier) if self.max_tier in tiers else len(tiers) - 1
         return tiers[low : high + 1]
+
+
+class TierCost(NamedTuple):
+    """What a tier would cost a conversation until a turn asks for the tier where it is warm.
+
+    `cold` is how many tokens of this turn's prompt it must read cold, and `cold_s` how many seconds that takes more
+    than its usual call; None and 0 where they are not known. `usd` is None where it is not known.
+    """
+
+    cold: int | None
+    usd: float | None
+    cold_s: float = 0.0
 
 
 @value_type

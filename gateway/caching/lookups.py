@@ -20,7 +20,6 @@ from gateway.caching.replay import hit_attributes
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from policies.value_type import value_type
-from routing.conversation import TurnMemory
 from routing.embedding.embedder import Embedder, EmbedderKind, Vector
 
 if TYPE_CHECKING:
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.semantic.cross_encoder_queue import TokenSums
     from gateway.caching.coalescer import CoalescedRequest
+    from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
     from gateway.telemetry.trace import Hop
@@ -162,10 +162,16 @@ PATIENCE_S = 0.5
 class QuestionEmbedder:
     """Compute the vectors of questions for one event loop. Close it when done."""
 
-    def __init__(self, embedder: Embedder, kind: EmbedderKind, vectors: TokenSums | None = None) -> None:
+    def __init__(
+        self,
+        embedder: Embedder,
+        kind: EmbedderKind,
+        vectors: TokenSums | None = None,
+        conversations: ConversationAdvisor | None = None,
+    ) -> None:
         """`vectors`, if there are any, search questions in the languages that they know."""
         self.embedder = embedder
-        self.turns = TurnMemory()
+        self._conversations = conversations
         self._vectors = vectors
         self._in_place = _IN_PLACE_CHARS[kind]
         self._described = names.of_embedder(embedder.name, is_model=kind != "static")
@@ -202,23 +208,15 @@ class QuestionEmbedder:
         return vector
 
     async def read_turns(self, features: Features, vector: Vector, limit_s: float = PATIENCE_S) -> None:
-        """Remember the vector of the request's turn, and of the earlier ones that this worker has not read."""
-        if not features.in_context:
-            self.turns.put(features.text, vector)
-        unread = self.turns.unread(features.earlier) if features.earlier else ()
-        if not unread:
-            return
-        vectors: Sequence[Vector]
-        if sum(map(len, unread)) <= self._in_place:
-            vectors = list(self.embedder.embed(unread))
-        else:
-            try:
-                with Deadline(min(limit_s, PATIENCE_S)):
-                    vectors = await self._batches.done(tuple(unread))
-            except TimeoutError:
-                return  # nothing is known of the conversation then
-        for text, read in zip(unread, vectors, strict=True):
-            self.turns.put(text, read)
+        """Have the turns before read that nobody has read yet, where somebody remembers conversations."""
+        if self._conversations is not None:
+            await self._conversations.read(features, vector, self._vectors_of, limit_s)
+
+    async def _vectors_of(self, texts: Sequence[str], limit_s: float) -> Sequence[Vector]:
+        if sum(map(len, texts)) <= self._in_place:
+            return list(self.embedder.embed(texts))
+        with Deadline(min(limit_s, PATIENCE_S)):
+            return await self._batches.done(tuple(texts))
 
     async def vector(self, text: str, limit_s: float = PATIENCE_S) -> Vector:
         """Return the vector of `text`, shape (dimension,), of length 1 (or 0 for a text without a token).

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
-from gateway.cascade.conversations import ConversationMemory
 from gateway.telemetry import names
 from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.quantities import percent
 from policies.value_type import value_type
-from routing.conversation import TurnMemory
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, needs, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_wanted
 
 if TYPE_CHECKING:
+    from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
@@ -86,11 +85,12 @@ class Routed:
 class Router:
     """Decide which tiers try a request, from the health of the worker's tiers and the classifier's difficulty."""
 
-    def __init__(self, tiers: Mapping[str, Tier], classifiers: Classifiers, turns: TurnMemory | None = None) -> None:
-        """`turns` has the vectors of earlier turns, as far as step 6 has read them."""
+    def __init__(
+        self, tiers: Mapping[str, Tier], classifiers: Classifiers, conversations: ConversationAdvisor | None = None
+    ) -> None:
+        """Without `conversations` each turn is decided on by itself."""
         self._tiers = tiers
-        self._turns = turns or TurnMemory()
-        self.conversations = ConversationMemory(tiers)
+        self.conversations = conversations
         self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
         self.classifiers = classifiers
 
@@ -100,10 +100,9 @@ class Router:
 
     def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
         """Return the features with how hard the turns before are, where a rule of the policy asks for it."""
-        if "conversation_difficulty" not in policy.asked or not features.earlier:
+        if self.conversations is None or "conversation_difficulty" not in policy.asked or not features.earlier:
             return features
-        model = self.classifiers.of(policy)
-        return features._replace(before=self._turns.hardest(policy, model, vector, features.earlier))
+        return self.conversations.rated(policy, self.classifiers.of(policy), features, vector)
 
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
@@ -121,6 +120,9 @@ class Router:
             _note_difficulty(request.ledger, difficulty)
             if features.earlier:
                 features = self.in_conversation(request.policy, features, vector)
+        costs = None
+        if request.conversation is not None and self.conversations is not None:
+            costs = self.conversations.costs(request)
         left = request.left()
         spent = None if request.hold is None else request.hold.spent(request.policy)
         largest = max([state.context or 0 for state in health.values()], default=0)
@@ -133,7 +135,7 @@ class Router:
             request.clamp,
             (spent is None or spent.share < request.policy.spending.steer_from) and _held_out(request, hop, health),
             room_wanted(request.body, largest, own_limit=request.own_limit) if largest else 0,
-            None if request.conversation is None else self.conversations.costs(request),
+            costs,
             spent,
         )
         decision = self._decide(request, hop, given)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
 
-from gateway.cascade.conversations import LEAST_LOOKED_AT
+from gateway.cascade.conversation_advisor import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden, InvalidRequest, NotFound, UpstreamTimeout
@@ -77,12 +77,11 @@ def build_context(
     features = features_of(effective)
     if native is not None and native.needs:
         features = features._replace(further=features.further | native.needs)
-    conversation = None
-    if len(policy.ladder) > 1 and (
+    conversation, advisor = None, steps.router.conversations
+    if (advisor is not None and len(policy.ladder) > 1) and (
         features.approx_tokens >= LEAST_LOOKED_AT or features.has_tools or "last_tier" in policy.asked
     ):
-        memory = steps.router.conversations
-        features, conversation = memory.enter(policy, ledger, effective, features, trace, named=named)
+        features, conversation = advisor.enter(policy, ledger, effective, features, trace, named=named)
     if "reasoning_above" in policy.asked:
         maker = last_maker(effective["messages"])
         above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]

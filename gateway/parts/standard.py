@@ -112,7 +112,7 @@ PARTS: Final = (
         ("fit collect", "fit train"),
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break"),
         policy_sections=("input", "session"),
-        provides=("admission", "verifier", "successor"),
+        provides=("admission", "conversations", "verifier", "successor"),
     ),
     StandardPart("fleet", "clouds and replicas", (), provides=("identities",)),
 )

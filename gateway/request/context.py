@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.decide import Clamp
     from routing.features import Features
-    from routing.warmth import KnownConversation
 
 
 @value_type
@@ -64,8 +63,8 @@ class RequestContext:
     """What it holds of its owners' limits; None where nothing limits it."""
     models: OpenModels | None = None
     """The models that may answer, where the key's `models` close some; None for all."""
-    conversation: KnownConversation | None = None
-    """What is remembered of its conversation's turns before; None if that is nothing, or would change nothing."""
+    conversation: object | None = None
+    """What the router's `ConversationAdvisor` knows of its turns before; None if that is nothing."""
 
     def ladder(self) -> tuple[str, ...]:
         """Return the configured tiers of its surface that the request allows, cheapest first."""

@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop, Trace
     from policies.model import Policy, Quantiles
     from routing.confidence.judge import Evidence
-    from routing.decide import DecisionInput, TierHealth
+    from routing.decide import DecisionInput, TierCost, TierHealth
     from routing.difficulty.model import Difficulty
     from routing.features import Features
-    from routing.warmth import TierCost
 
 MOST_TOKENS: Final = 128
 """Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""

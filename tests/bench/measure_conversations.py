@@ -17,13 +17,13 @@ import orjson
 
 from gateway.cli.flags import add_json_flag, add_state_flag, options_of
 from gateway.measures.intervals import wilson
+from gateway.parts.agents.turns import rated_in_conversation
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.progress import OnProgress
 from gateway.report import Report, table
 from policies.loader import read_policy
 from policies.model import Policy
-from routing.conversation import rated_in_conversation
 from routing.decide import start_by_rules
 from routing.features import Features, features_of
 from tools import command

@@ -9,11 +9,20 @@ from typing import Any
 import pytest
 
 from policies.model import DeployedTier, Policy, Traffic
-from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, clause_of, decide, rule_values
+from routing.decide import (
+    Clamp,
+    Decision,
+    DecisionInput,
+    NoTierError,
+    TierCost,
+    TierHealth,
+    clause_of,
+    decide,
+    rule_values,
+)
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
-from routing.warmth import TierCost
 
 TIERS = ("local", "middle", "hosted")
 EASY = Difficulty(p_right=(0.8, 0.9), in_domain=True, model_version="v1")

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from gateway.dialects.messages.backend import content_blocks
 from gateway.dialects.messages.turns import CACHE, THINKING_BLOCKS
-from routing.conversation import Recent
+from gateway.recent import Recent
 from routing.features import estimated_tokens
 
 _TURNS: Final = 2

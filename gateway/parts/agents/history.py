@@ -31,8 +31,8 @@ from gateway.off_loop import off_loop
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortened import with_shorter_input, with_summary
 from gateway.parts.agents.shortening import history_span
+from gateway.recent import Recent
 from gateway.telemetry import names
-from routing.conversation import Recent
 from routing.features import room_needed
 
 if TYPE_CHECKING:

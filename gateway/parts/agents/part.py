@@ -1,4 +1,4 @@
-"""Provide the seams `admission`, `verifier` and `successor` (`gateway.seams`)."""
+"""Provide the seams `admission`, `conversations`, `verifier` and `successor` (`gateway.seams`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.agents.continuation import Successors
+from gateway.parts.agents.conversations import ConversationMemory
 from gateway.parts.agents.draft_judge import DraftJudge
 from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.agents.session_caps import SessionCounts
@@ -25,6 +26,11 @@ def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
         SessionCounts(needs.store, needs.metrics.session_capped),
         HistorySummaries(needs.store, needs.tiers, needs.metrics.summary_made),
     )
+
+
+def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationMemory:
+    """Return what remembers a worker's conversations."""
+    return ConversationMemory(tiers)
 
 
 def build_verifier(needs: VerifierNeeds) -> Verifiers:

@@ -24,9 +24,9 @@ from cache.store.base import Command, StoreUnavailable
 from gateway.errors import SessionLimitReached
 from gateway.parts.agents.concluding import concluded
 from gateway.parts.agents.policy import AgentSections
+from gateway.recent import Recent
 from gateway.telemetry import names
 from policies.quantities import dollars, write_duration
-from routing.conversation import Recent
 
 if TYPE_CHECKING:
     from cache.store.base import Store

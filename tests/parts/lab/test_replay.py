@@ -26,10 +26,9 @@ from gateway.parts.ledger.folder import segments_of
 from gateway.parts.ledger.query import connect
 from policies.loader import made_policy
 from policies.model import Policy
-from routing.decide import DecisionInput, decide
+from routing.decide import DecisionInput, TierCost, decide
 from routing.decision_basis import DecisionBasis
 from routing.decision_record import unnamed
-from routing.warmth import TierCost
 from tests.bench.replay_truth import truth_of
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy

@@ -406,7 +406,7 @@ def _rated(
     A classifier that the policy pins is in `folder`. Raises CommandError.
     """
     from gateway.cascade.router import Classifiers
-    from routing.conversation import rated_in_conversation
+    from gateway.parts.agents.turns import rated_in_conversation
     from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 
     try:

@@ -13,9 +13,9 @@ from cache.semantic.turns import TurnScorer, turn_by_turn
 from gateway.encoders import load_cross_encoder
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortening import shorter_input
+from gateway.parts.agents.turns import rated_in_conversation
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
-from routing.conversation import rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
 

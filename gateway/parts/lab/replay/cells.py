@@ -94,7 +94,7 @@ class Inputs:
     ttft_s: Floats
     whole_s: Floats
     usd: Floats
-    """What each tier would cost the conversation (`routing.warmth.TierCost`); NaN where that is not known."""
+    """What each tier would cost the conversation (`routing.decide.TierCost`); NaN where that is not known."""
     cold_s: Floats
     names: Sequence[str] = ()
     kinds: Sequence[str] = KINDS

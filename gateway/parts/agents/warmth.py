@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
+from routing.decide import TierCost
+
 LEAST_KEPT: Final = 1024
 """Shortest prompt in tokens that providers keep."""
 _BLOCK: Final = 128
@@ -58,18 +60,6 @@ def kept_of(tokens_in: int, cached: int, written: int | None) -> int:
     if written is not None:
         return cached + written
     return max(cached, tokens_in - tokens_in % _BLOCK) if tokens_in >= LEAST_KEPT else cached
-
-
-class TierCost(NamedTuple):
-    """What a tier would cost a conversation until a turn asks for the tier where it is warm.
-
-    `cold` is how many tokens of this turn's prompt it must read cold, and `cold_s` how many seconds that takes more
-    than its usual call; None and 0 where they are not known. `usd` is None where it is not known.
-    """
-
-    cold: int | None
-    usd: float | None
-    cold_s: float = 0.0
 
 
 class TierTerms(NamedTuple):

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from gateway.encoders import load_embedder
+from gateway.parts.agents.turns import DECAY, REACH, TurnMemory, keys_of, rated_in_conversation
+from gateway.recent import Recent
 from policies.loader import made_policy
 from policies.model import Policy
-from routing.conversation import DECAY, REACH, Recent, TurnMemory, keys_of, rated_in_conversation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import Embedder
 from routing.features import Features, features_of

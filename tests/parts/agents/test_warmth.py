@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
+from gateway.parts.agents.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
 
 LADDER = ("small", "middle", "large")
 

@@ -2,24 +2,26 @@
 
 A worker knows it of the turns that it has answered itself. A request's turn begins with `enter` and is remembered when
 its reply is out: nothing of it is on the request's path but the look into memory. What is weighed by it, and how, is in
-`routing.warmth`.
+`gateway.parts.agents.warmth`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.backends.prompt_cache import ONE_HOUR
 from gateway.chat.usage import Usage
+from gateway.parts.agents.turns import TurnMemory, keys_of
+from gateway.parts.agents.warmth import Held, KnownConversation, ReadingSpeed, TierTerms, costs_of, kept_of
+from gateway.recent import Recent
 from policies.quantities import read_duration
 from routing.cascade import REJECTED
-from routing.conversation import Recent, keys_of
-from routing.decide import clause_of
-from routing.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
+from routing.decide import TierCost, clause_of
 
 if TYPE_CHECKING:
     from gateway.config.backends import BackendConfig
@@ -29,10 +31,10 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Trace
     from gateway.tiers import Tier
     from policies.model import Policy
+    from routing.difficulty.model import DifficultyModel
+    from routing.embedding.embedder import Vector
     from routing.features import Features
 
-LEAST_LOOKED_AT: Final = 512
-"""Tokens by the gateway's own estimate, which may be half of the provider's count; shorter prompts are in no cache."""
 _MOST: Final = 8192
 """Conversations that are remembered: some 10 MB."""
 _MOST_OF_MESSAGE: Final = 500
@@ -64,7 +66,7 @@ def _usd(price: Price | None, tokens_in: int, cached: int, tokens_out: int, *, f
 
 
 class ConversationMemory:
-    """The conversations of one worker, the latest ones."""
+    """The latest conversations of one worker: a `gateway.cascade.conversation_advisor.ConversationAdvisor`."""
 
     def __init__(self, tiers: Mapping[str, Tier], clock: Callable[[], float] = time.time) -> None:
         self._tiers = {name: TierPrompts(tier) for name, tier in tiers.items()}
@@ -72,6 +74,7 @@ class ConversationMemory:
         self._terms = {name: tier.terms for name, tier in self._tiers.items()}
         self._longer_terms = {name: tier.longer_terms for name, tier in self._tiers.items()}
         self._recent: Recent[KnownConversation] = Recent(_MOST)
+        self._turns = TurnMemory()
 
     def enter(
         self, policy: Policy, ledger: Ledger, body: Mapping[str, Any], features: Features, trace: Trace, *, named: bool
@@ -109,10 +112,31 @@ class ConversationMemory:
 
     def costs(self, request: RequestContext) -> Mapping[str, TierCost] | None:
         """Return what the request's conversation costs at its tiers; None or empty where that changes nothing."""
-        if (conversation := request.conversation) is None or conversation.left_out != request.ledger.tokens_left_out:
+        conversation = request.conversation
+        if not isinstance(conversation, KnownConversation) or conversation.left_out != request.ledger.tokens_left_out:
             return None  # where more is left out than before, the prompt begins otherwise
         terms = self._longer_terms if request.policy.prompt_cache == "long" else self._terms
         return costs_of(conversation, terms, request.policy.ladder, request.features.approx_tokens, self._clock())
+
+    async def read(
+        self,
+        features: Features,
+        vector: Vector,
+        embed: Callable[[Sequence[str], float], Awaitable[Sequence[Vector]]],
+        limit_s: float,
+    ) -> None:
+        """Remember the vector of the request's turn, and of the earlier ones that this worker has not read."""
+        turns = self._turns
+        if not features.in_context:
+            turns.put(features.text, vector)
+        if features.earlier and (unread := turns.unread(features.earlier)):
+            with contextlib.suppress(TimeoutError):  # nothing is known of the conversation then
+                for text, read in zip(unread, await embed(unread, limit_s), strict=True):
+                    turns.put(text, read)
+
+    def rated(self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector) -> Features:
+        """Return the features with how hard the turns before are, as far as they are read."""
+        return features._replace(before=self._turns.hardest(policy, model, vector, features.earlier))
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
         now_s = self._clock()

@@ -8,14 +8,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.cascade.conversations import ConversationMemory
+from gateway.parts.agents.conversations import ConversationMemory
+from gateway.parts.agents.warmth import KnownConversation
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Trace
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.features import features_of
-from routing.warmth import KnownConversation
 from tests.support.app import in_process
 
 TIERS = ("local", "hosted")

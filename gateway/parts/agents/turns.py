@@ -13,8 +13,9 @@ routing/README.md has what DECAY and RELATED were chosen on, and how they do els
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final
 
+from gateway.recent import Recent
 from routing.decide import hardness_of
 from routing.features import features_of_text, hangs
 
@@ -32,34 +33,6 @@ _MOST: Final = 2048
 """Turns that are remembered: some 4 MB with vectors of 384 dimensions."""
 _NAMING: Final = 4
 """Earlier turns by whose texts a turn is told from those of other conversations with the same beginning."""
-
-T = TypeVar("T")
-
-
-class Recent(Generic[T]):
-    """A mapping of at most `most` values that evicts the least recently used."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._values: dict[int, T] = {}
-
-    def __len__(self) -> int:
-        """Return the number of values."""
-        return len(self._values)
-
-    def get(self, key: int) -> T | None:
-        """Return the value, which counts as a use; None if there is none."""
-        value = self._values.pop(key, None)
-        if value is not None:
-            self._values[key] = value
-        return value
-
-    def put(self, key: int, value: T) -> None:
-        """Keep a value, in place of the one not used for longest if there are too many."""
-        self._values.pop(key, None)
-        if len(self._values) >= self._most:
-            del self._values[next(iter(self._values))]
-        self._values[key] = value
 
 
 def keys_of(conversation: str, features: Features) -> tuple[int, int]:
