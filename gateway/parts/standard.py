@@ -72,7 +72,9 @@ PARTS: Final = (
         "tierline-ledger",
         provides=("archive",),
     ),
-    StandardPart("access", "keys, limits and money", ("keys", "teams", "budgets", "audit"), provides=("limits",)),
+    StandardPart(
+        "access", "keys, limits and money", ("keys", "teams", "budgets", "audit", "prices"), provides=("limits",)
+    ),
     StandardPart(
         "lab",
         "policies before they are in force",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.cli.commands import CommandError, _price_diff
+from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_command, add_json_flag, whole
 from gateway.config.backends import BackendConfig
 from gateway.config.loader import load_deployment
@@ -32,6 +32,7 @@ from gateway.config.model_facts import (
 from gateway.config.providers import known_providers
 from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
+from gateway.parts.access.commands import _price_diff
 
 _OLD_DAYS: Final = 90
 _WIDTH: Final = 80
