@@ -35,8 +35,6 @@ from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
-from gateway.comparing.comparer import Comparer
-from gateway.comparing.shadow import ShadowRunner
 from gateway.config.backends import BackendConfig
 from gateway.config.environment import LEAST_KEY, BadSecret
 from gateway.config.hooks import hook_of
@@ -50,9 +48,6 @@ from gateway.keys.known_keys import KnownKeys, configured_owners
 from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
 from gateway.parts.standard import absent, variables_of_missing_parts
-from gateway.registry import last_good
-from gateway.registry.follower import PolicyFollower
-from gateway.registry.registry import PolicyRegistry
 from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.limits import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
@@ -60,14 +55,18 @@ from gateway.seams import (
     AdmissionNeeds,
     HitBoundNeeds,
     LimitsNeeds,
+    ObserverNeeds,
+    PoliciesNeeds,
     VerifierNeeds,
     admission_parts,
     build_conversation_advisor,
+    build_observers,
     build_successor,
     build_verifier,
     hit_bound_part,
     limits_part,
     otlp_part,
+    policies_part,
     read_other_languages,
 )
 from gateway.steps import Steps
@@ -148,25 +147,20 @@ def build(
     kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
     verifier = build_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
     successor = build_successor(tiers)
-    comparer = Comparer(
-        tiers,
-        store,
-        models.classifier,
-        embedder,
-        metrics.answers_compared,
-        keep=deployment.telemetry.keep,
-        verifier=verifier,
-    )
     router = Router(tiers, classifiers, conversations)
-    shadows = ShadowRunner(
-        policies,
-        tiers,
-        router,
-        verifier,
-        store,
-        telemetry,
-        metrics.shadow_ended,
-        keep=deployment.telemetry.keep,
+    observers = build_observers(
+        ObserverNeeds(
+            deployment,
+            policies,
+            tiers,
+            router,
+            verifier,
+            store,
+            telemetry,
+            metrics,
+            models.classifier,
+            embedder,
+        )
     )
     keys = _keys(deployment, store)
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
@@ -189,19 +183,12 @@ def build(
         semantic_cache=SemanticLookup(cache),
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor, limits),
-        write_behind=WriteBehind(
-            cache,
-            telemetry,
-            Finalizer(policies, tiers, hedge_budgets, unknown_usd),
-            comparer,
-            shadows,
-        ),
+        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets, unknown_usd), observers),
         kept_responses=kept_responses,
         kept_calls=calls,
         conversations=Conversations(kept_responses, store),
         background=BackgroundRuns(kept_responses, store, deployment.responses.background),
-        comparer=comparer,
-        shadows=shadows,
+        observers=observers,
         cache=cache,
         store=store,
         room=room,
@@ -408,9 +395,9 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("changes of policies", watching.start, watching.aclose)
     yield Managed("cache", steps.cache.start, steps.cache.aclose)
     yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
+    for observer in steps.observers:
+        yield Managed("observer", observer.start, observer.aclose)
     tasks: dict[str, _Task] = {
-        "comparer": steps.comparer,
-        "shadows": steps.shadows,
         "kept calls": steps.kept_calls,
         "kept responses": steps.kept_responses,
         "background runs": steps.background,
@@ -522,10 +509,11 @@ def _policies(deployment: Deployment, source: PolicySource, store: Store, metric
     def noted(note: str) -> None:
         log.warning("policies: %s", note)
 
-    if deployment.policies.source == "files":
+    part = policies_part()
+    if part is None or deployment.policies.source == "files":
         return PolicyReloader(source, source.load(), reloaded, refused)
-    kept = last_good.file_in(deployment.embedding.state, deployment.store.url or "", source.directory)
-    return PolicyFollower(source, PolicyRegistry(store), kept, reloaded, refused, noted)
+    url, state = deployment.store.url or "", deployment.embedding.state
+    return part.follow(PoliciesNeeds(source, store, url, state, reloaded, refused, noted))
 
 
 def _refusals_told(metrics: Metrics) -> OnRefusal:

@@ -33,6 +33,16 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
                 what must be installed for them, and the `gateway.backends.base.Identity` that signs requests in place
                 of a key. Not stable yet.
+    policies    `PoliciesPart`. Its `follow` makes what a worker takes its policies from where the config says
+                `policies.source: store`; files need no part. It is started before all that asks for policies. Its
+                `tried` finds the policy that a request names itself (`x-tierline-try`). Not stable yet.
+    observers   `ObserversPart`. Its `build_observers` makes what reads a worker's fresh answers once their requests are
+                over, at the operator's expense. Not stable yet.
+    admin_routers
+                `AdminRoutersPart`, of any number of parts. Its `admin_routers` are routes of the admin API. Not stable
+                yet.
+    policy_lab  `PolicyLabPart`. What `policy lint` and `policy schema` say of records, and of tests of policies. Not
+                stable yet.
 
 A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
 `policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
@@ -49,14 +59,15 @@ so nothing else is to be edited. Not stable yet.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cache.text.foreign import read_by
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from fastapi import APIRouter
     from rich.console import Console
 
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
@@ -64,15 +75,23 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from cache.text.foreign import ForeignLanguages
     from gateway.cascade.conversation_advisor import ConversationAdvisor
+    from gateway.cascade.router import Router
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
+    from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
+    from gateway.keys.records import Caller
     from gateway.request.context import RequestContext
     from gateway.request.limits import CallerLimits
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.sink import Exporter
+    from gateway.telemetry.sink import Exporter, Telemetry
     from gateway.tiers import Endpoint, Tier
-    from routing.embedding.embedder import PublicEncoder
+    from policies.errors import ConfigError, Finding
+    from policies.loader import PolicySet, PolicySource
+    from policies.model import Policy
+    from routing.confidence.judge import Evidence
+    from routing.difficulty.model import DifficultyModel
+    from routing.embedding.embedder import PublicEncoder, Vector
 
 
 class HitBoundNeeds(NamedTuple):
@@ -303,3 +322,123 @@ def encoders_part() -> EncodersPart | None:
 def read_other_languages() -> None:
     """Have the part read other languages than English in this process; where it is not installed, nothing does."""
     read_by(lambda: None if (part := encoders_part()) is None else part.foreign_languages())
+
+
+class PoliciesNeeds(NamedTuple):
+    """What the core gives what follows the policies in the store. `state` is a folder for copies.
+
+    The callbacks are called on the event loop: with each set that comes into force and when a failure is corrected,
+    with each new failure, and with what an operator should know, once each.
+    """
+
+    source: PolicySource
+    store: Store
+    store_url: str
+    state: Path
+    reloaded: Callable[[PolicySet], None]
+    refused: Callable[[ConfigError], None]
+    noted: Callable[[str], None]
+
+
+class PoliciesPart(Protocol):
+    """The functions of the module that provides `policies`."""
+
+    def follow(self, needs: PoliciesNeeds) -> Policies:
+        """Return what follows the policies in the store. Raises ConfigError."""
+
+    async def tried(self, policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
+        """Return the policy that a request names in place of the `live` one of its surface. Raises ApiError."""
+
+    async def drift(self, store: Store, source: PolicySource) -> tuple[str, ...]:
+        """Return which files say something else than the store has in force. Raises StoreUnavailable."""
+
+
+def policies_part() -> PoliciesPart | None:
+    """Return what knows the policies in the store; None where this installation has no such part."""
+    return cast("PoliciesPart | None", provider("policies"))
+
+
+Whole = Callable[[], Mapping[str, Any] | None]
+"""Return an answer once it has ended; None if it is not whole."""
+
+
+class Take(NamedTuple):
+    """What an observer wants of an answer.
+
+    `whole` says whether it will read all of it. `served` is called before the answer is sent, with its request, the
+    question's vector, what returns the whole, and the evidence of an answer that is no stream.
+    """
+
+    whole: bool
+    served: Callable[[RequestContext, Vector | None, Whole, Evidence | None], None]
+
+
+class Observer(Protocol):
+    """What looks at fresh answers. Nothing in it can fail or delay a request."""
+
+    def wants(self, request: RequestContext) -> Sequence[Take]:
+        """Return what is wanted of the answer to this request."""
+
+    def start(self) -> None:
+        """Start on the running event loop."""
+
+    async def aclose(self) -> None:
+        """Stop."""
+
+
+class ObserverNeeds(NamedTuple):
+    """What the core gives observers."""
+
+    deployment: Deployment
+    policies: Policies
+    tiers: Mapping[str, Tier]
+    router: Router
+    verifier: AnswerVerifier | None
+    store: Store
+    telemetry: Telemetry
+    metrics: Metrics
+    classifier: DifficultyModel
+    embedder: PublicEncoder
+
+
+class ObserversPart(Protocol):
+    """The functions of the module that provides `observers`."""
+
+    def build_observers(self, needs: ObserverNeeds) -> Sequence[Observer]:
+        """Return a worker's observers, which are not started."""
+
+
+def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
+    """Return what looks at a worker's answers; nothing where this installation has no such part."""
+    part = cast("ObserversPart | None", provider("observers"))
+    return () if part is None else part.build_observers(needs)
+
+
+class AdminRoutersPart(Protocol):
+    """The functions of a module that provides `admin_routers`."""
+
+    def admin_routers(self) -> Sequence[APIRouter]:
+        """Return routes of the admin API; `app.state.steps` are the worker's."""
+
+
+def admin_routers() -> list[APIRouter]:
+    """Return the routers of the admin API that parts have."""
+    parts = cast("list[AdminRoutersPart]", providers("admin_routers"))
+    return [router for part in parts for router in part.admin_routers()]
+
+
+class PolicyLabPart(Protocol):
+    """The functions of the module that provides `policy_lab`."""
+
+    def recorded_doubts(
+        self, folder: Path, oldest: float | None
+    ) -> AbstractContextManager[Callable[[Policy], list[Finding]]]:
+        """Return what holds a policy against the ledger's files in a folder, since `oldest`. Raises CommandError."""
+
+    def tests_schema_text(self) -> str:
+        """Return the JSON Schema of tests of policies."""
+
+
+def policy_lab_part() -> PolicyLabPart | None:
+    """Return what tries policies before they are in force; None where this installation has no such part."""
+    return cast("PolicyLabPart | None", provider("policy_lab"))

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
-    from gateway.comparing.comparer import Comparer
-    from gateway.comparing.shadow import ShadowRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.keys.identities import Identities
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from gateway.request.access import Callers, LoopbackGuard
     from gateway.request.limits import CallerLimits
     from gateway.request.load_shedding import LoadShedder
-    from gateway.seams import Admission
+    from gateway.seams import Admission, Observer
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Tier
@@ -70,8 +68,7 @@ class Steps(AnswerSteps):
     kept_calls: KeptCalls
     conversations: Conversations
     background: BackgroundRuns
-    comparer: Comparer
-    shadows: ShadowRunner
+    observers: Sequence[Observer]
     cache: ResponseCache
     store: Store
     room: StoreRoom

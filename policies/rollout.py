@@ -1,6 +1,6 @@
 """Define the rollout section of a policy: how a change of it is introduced in steps, and when it is taken back.
 
-`gateway.rollout` carries it out, where policies come from the store.
+The part rollout carries it out, where policies come from the store.
 """
 
 from __future__ import annotations

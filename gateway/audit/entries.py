@@ -145,7 +145,7 @@ def _written(value: Any) -> str:
 
 
 def _of_policy(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry from those of a change of a policy; see `gateway.registry.records`."""
+    """Return the fields of an entry from those of a change of a policy; see `AuditEntry` of the registry."""
     after = {"version": fields["version"][:12], "details": fields.get("details")}
     return {
         **{name: fields[name] for name in ("at", "by", "action", "message")},

@@ -1,6 +1,6 @@
 """Step 11: prepare an answer's cache write, and once the reply is out write cache, ledger and trace.
 
-An answer that chance draws for a comparison (a policy's `learn`) is handed on from here too.
+What observers want of an answer is handed on from here too.
 
 Nothing here can fail or delay a request. Answers are stored in batches, one round trip to the store for all that came
 within a few milliseconds. The queue is bounded; when it is full the cache write is dropped and counted, and the request
@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -25,7 +25,6 @@ from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import completion_text, evidence_of
 from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
-from gateway.telemetry.ledger import PLAYGROUND
 from routing.confidence.judge import structural_fault
 
 if TYPE_CHECKING:
@@ -33,14 +32,12 @@ if TYPE_CHECKING:
     from gateway.accounting import Finalizer
     from gateway.cascade.attempt import JsonAnswer
     from gateway.cascade.runner import Served
-    from gateway.comparing.comparer import Comparer
-    from gateway.comparing.shadow import ShadowRunner
     from gateway.request.context import RequestContext
     from gateway.request.limits import HeldLimits
+    from gateway.seams import Observer, Take, Whole
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
     from gateway.telemetry.trace import Hop, Trace
-    from routing.confidence.judge import Evidence
     from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
@@ -49,10 +46,6 @@ _QUEUE: Final = 1024
 _LINGER_S: Final = 0.01
 _SLICE: Final = 4
 """Requests that are worked on in one turn of the event loop: one that comes meanwhile waits no longer."""
-
-_Whole = Callable[[], Mapping[str, Any] | None]
-"""Return an answer once it has ended; None if it is not whole."""
-_Draw = Callable[["RequestContext", "Vector | None", _Whole, "Evidence | None"], None]
 
 
 @dataclass(slots=True, eq=False)
@@ -74,12 +67,10 @@ class WriteBehind(BatchTask[Finished]):
         cache: ResponseCache,
         telemetry: Telemetry,
         finalizer: Finalizer,
-        comparer: Comparer,
-        shadows: ShadowRunner,
+        observers: Sequence[Observer],
     ) -> None:
         super().__init__("tierline.write_behind", _LINGER_S)
-        self._comparer = comparer
-        self._shadows = shadows
+        self._observers = observers
         self._cache = cache
         self._telemetry = telemetry
         self._finalizer = finalizer
@@ -92,11 +83,13 @@ class WriteBehind(BatchTask[Finished]):
         answer = served.answer
         if request.trace.captures:
             request.trace.answer = partial(_text_of, answer)
-        draws = self._draws(request) if request.policy.learn or self._shadows.policies.current.rolling else ()
+        takes: list[Take] = []
+        for observer in self._observers:
+            takes += observer.wants(request)
         may_store = served.may_store and plan.write and not plan.reason
-        whole: _Whole = _nothing
+        whole: Whole = _nothing
         if isinstance(answer, LiveStream):
-            if may_store or any(reads_it for reads_it, _ in draws):
+            if may_store or any(take.whole for take in takes):
                 whole = answer.remember()
             reply = Reply(events=answer.events(), stream=answer)
         else:
@@ -104,8 +97,8 @@ class WriteBehind(BatchTask[Finished]):
             whole = lambda: completion  # noqa: E731
             may_store = may_store and answer.sound
             reply = Reply(body=answer.body)
-        for _, draw in draws:
-            draw(request, vector, whole, None if isinstance(answer, LiveStream) else answer.evidence)
+        for take in takes:
+            take.served(request, vector, whole, None if isinstance(answer, LiveStream) else answer.evidence)
         if may_store:
             reply.write = write = _pending_write(request, plan, vector, whole)
             if isinstance(answer, LiveStream):
@@ -113,18 +106,6 @@ class WriteBehind(BatchTask[Finished]):
             else:
                 self._cache.pending.add(write)
         return reply
-
-    def _draws(self, request: RequestContext) -> list[tuple[bool, _Draw]]:
-        """Return what chance draws this answer for: whether it reads the whole answer, and what to hand it to."""
-        if request.ledger.arm == PLAYGROUND:
-            return []
-        draws: list[tuple[bool, _Draw]] = []
-        shadow = self._shadows.drawn(request)
-        if (learn := request.policy.learn) is not None and self._comparer.draws(learn):
-            draws.append((True, self._comparer.draw))
-        if shadow is not None:
-            draws.append((self._shadows.judge_of(request, shadow) is not None, partial(self._shadows.offer, shadow)))
-        return draws
 
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None, hold: HeldLimits | None = None) -> None:
         """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
@@ -234,7 +215,7 @@ def _pending_write(
     request: RequestContext,
     plan: CachePlan,
     vector: Vector | None,
-    completion: _Whole,
+    completion: Whole,
 ) -> PendingWrite:
     """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None."""
     ledger = request.ledger

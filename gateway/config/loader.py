@@ -110,7 +110,10 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ, *, 
     environ = with_hosted_tiers(environ) if file is None else environ
     filled = interpolate(written, environ)
     deployment = validate(deployment_model(), filled, lambda path, _: _refusal(path, written))
-    return _Resolver(written, environ, reads=reads).resolve(deployment)
+    deployment = _Resolver(written, environ, reads=reads).resolve(deployment)
+    if deployment.policies.source == "store" and (lack := missing_for("policies", "policies.source: store")):
+        raise InvalidContent([written.problem(("policies", "source"), lack)])
+    return deployment
 
 
 def _refusal(path: KeyPath, written: Document) -> str | None:

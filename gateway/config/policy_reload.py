@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Protocol
 
@@ -30,7 +30,7 @@ class NoSuchVersion(Exception):
 
 
 class Policies(Protocol):
-    """Where a worker's policies come from: files (`PolicyReloader`) or the store (`gateway.registry.follower`)."""
+    """Where a worker's policies come from: files (`PolicyReloader`) or the store, by the seam `policies`."""
 
     current: PolicySet
     """The set in force. A request reads it once, at its start, and uses that set to its end."""
@@ -55,6 +55,14 @@ class Policies(Protocol):
 
     async def version(self, surface: str, prefix: str) -> Policy:
         """Return the version of a surface's policy that begins so. Raises NoSuchVersion and StoreUnavailable."""
+
+    def assigned(
+        self, live: Policy, headers: Mapping[bytes, bytes], tenant: str, session: str
+    ) -> tuple[Policy, str, str]:
+        """Return the policy of a request's arm, the arm and its unit where a canary runs on the surface; else `live`.
+
+        Asked only where `current` has something rolling.
+        """
 
     async def aclose(self) -> None:
         """Stop following changes."""
@@ -103,6 +111,12 @@ class PolicyReloader:
                 f"alone ({there}). With `policies: {{source: store}}` every version that was applied is kept"
             )
         return policy
+
+    def assigned(
+        self, live: Policy, headers: Mapping[bytes, bytes], tenant: str, session: str
+    ) -> tuple[Policy, str, str]:
+        """Return the policy in force: files have no candidate."""
+        return live, "", ""
 
     async def aclose(self) -> None:
         """Do nothing: there is nothing to close."""

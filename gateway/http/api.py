@@ -33,22 +33,21 @@ from gateway.http.routes import (
     kept_responses,
     keys,
     models,
-    policies,
     token_counts,
 )
 from gateway.keys.identities import Identities
 from gateway.keys.records import Caller
 from gateway.keys.roles import ADMIN, Person
 from gateway.keys.tokens import is_token
-from gateway.registry.registry import RegistryError
 from gateway.request.access import bearer_key, is_key
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.key_tries import KeyTries
 from gateway.request.options import known_headers
+from gateway.seams import admin_routers
 from gateway.steps import Steps
 
-_FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, RegistryError, Exception)
+_FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
 
 
 def public_api(steps: Steps) -> FastAPI:
@@ -70,10 +69,9 @@ def public_api(steps: Steps) -> FastAPI:
 
 def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
-    routers = [admin.router, policies.router, audit.router, budgets.router, keys.router, keys.teams]
+    routers = [admin.router, audit.router, budgets.router, keys.router, keys.teams, *admin_routers()]
     api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config, steps.identities), keyed=True)
     api.state.typed = api.state.sheds = False
-    api.state.policies = policies.PolicyAdmin(steps)
     return api
 
 

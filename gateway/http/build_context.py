@@ -16,11 +16,10 @@ from gateway.dialects.native import Native
 from gateway.errors import Forbidden, InvalidRequest, NotFound, UpstreamTimeout
 from gateway.keys.open_models import OpenModels, check_fields, default_of, open_models
 from gateway.keys.records import ANYBODY, Caller
-from gateway.request.access import bearer_key, in_tenants_space
+from gateway.request.access import in_tenants_space
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.request.session import session_of
-from gateway.rollout.assignment import CANDIDATE, assign
 from gateway.telemetry import names
 from policies.loader import AUTO
 from routing.decide import Clamp
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
-    from policies.loader import PolicySet, RollingPolicy
+    from policies.loader import PolicySet
     from policies.model import Policy
 
 
@@ -61,7 +60,7 @@ def build_context(
     policy = instead or policy_of(policies, body["model"], options, pinned, key)
     ledger.session, ledger.conversation, named = session_of(ledger.tenant, headers, body)
     if policies.rolling and instead is None:
-        policy = _assigned(policies.rolling, policy, headers, ledger)
+        policy, ledger.arm, ledger.unit = steps.policies.assigned(policy, headers, ledger.tenant, ledger.session)
     ledger.surface = policy.surface
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
@@ -155,20 +154,6 @@ def chosen_policy(policies: PolicySet, name: str, surface: str | None, key: KeyR
 def models_of(steps: Steps, policy: Policy) -> dict[str, frozenset[str]]:
     """Return the models of the backends of each tier of a policy."""
     return {name: steps.tiers[name].models for name in policy.tiers if name in steps.tiers}
-
-
-def _assigned(
-    rolling: Mapping[str, RollingPolicy],
-    live: Policy,
-    headers: Mapping[bytes, bytes],
-    ledger: Ledger,
-) -> Policy:
-    """Return the policy of a request's arm, and note the arm, where a canary runs on the surface; else `live`."""
-    candidate = rolling.get(live.surface)
-    if candidate is None or candidate.mode != "canary":
-        return live
-    ledger.arm, ledger.unit = assign(candidate, ledger.tenant, bearer_key(headers), ledger.session)
-    return candidate.policy if ledger.arm == CANDIDATE else live
 
 
 def clamp_of(

@@ -17,7 +17,6 @@ from gateway.dialects.messages.client import MessagesClient
 from gateway.errors import (
     CLIENT_GONE,
     ApiError,
-    Conflict,
     Headers,
     InternalError,
     InvalidRequest,
@@ -28,7 +27,6 @@ from gateway.errors import (
     retry_after,
 )
 from gateway.http.messages import MESSAGES, REQUEST_ID
-from gateway.registry.registry import RegistryError
 from gateway.request.context import ClientGone
 
 log = logging.getLogger("tierline.http")
@@ -53,7 +51,7 @@ class ErrorReplies:
         """Return the reply of a request that failed: FastAPI wraps what reading a body raises in an HTTPException."""
         if isinstance(error, HTTPException) and isinstance(error.__cause__, Exception):
             error = error.__cause__
-            if not isinstance(error, ApiError | ClientGone | StoreUnavailable | RegistryError):
+            if not isinstance(error, ApiError | ClientGone | StoreUnavailable):
                 log.error("reading the body of a request met a bug", exc_info=error)
         if isinstance(error, ClientGone):
             return Response(status_code=CLIENT_GONE)
@@ -64,8 +62,6 @@ class ErrorReplies:
     def _api_error(self, request: Request, error: Exception) -> ApiError:
         if isinstance(error, StoreUnavailable):
             return Overloaded(f"The store does not answer ({error.reason}).", headers=retry_after(5))
-        if isinstance(error, RegistryError):
-            return Conflict(str(error))
         if not isinstance(error, HTTPException):
             return InternalError()
         path = request.url.path

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import pipeline
 from gateway.chat.completions import wants_usage
-from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, RequestTooLarge, retry_after
-from gateway.http.build_context import build_context
+from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, InvalidRequest, RequestTooLarge, retry_after
+from gateway.http.build_context import build_context, policy_of
 from gateway.http.early_head import EarlyHead
 from gateway.http.messages import (
     explain,
@@ -26,12 +26,13 @@ from gateway.http.messages import (
     start_events,
     with_null_usage,
 )
-from gateway.http.tried_policy import TRY, tried_policy
 from gateway.keys.records import ANYBODY
+from gateway.parts.standard import missing_for
 from gateway.request.context import Client, ClientGone
-from gateway.request.options import known_headers
+from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options
 from gateway.request.reply import QUIET_S, is_sign_of_life
 from gateway.request.session import user_of
+from gateway.seams import policies_part
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from gateway.request.limits import HeaderStyle, HeldLimits
     from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
+    from policies.model import Policy
 
 log = logging.getLogger("tierline.exchange")
 
@@ -216,7 +218,7 @@ class Exchange(BaseExchange):
         self.ledger.user = user_of(self.ledger.tenant, given)
         tried = None
         if TRY in headers:
-            tried, self.ledger.arm = await tried_policy(steps, headers, self.caller, body["model"]), PLAYGROUND
+            tried, self.ledger.arm = await self._tried(body["model"]), PLAYGROUND
         request = build_context(
             steps,
             headers,
@@ -275,6 +277,16 @@ class Exchange(BaseExchange):
     def error_event(self, error: ApiError) -> bytes:
         """Return the event that ends a stream with an error."""
         return b"data: " + error.body() + b"\n\n"
+
+    async def _tried(self, model: str) -> Policy:
+        """Return the policy that the header `x-tierline-try` names. Raises ApiError."""
+        if (part := policies_part()) is None:
+            name = TRY.decode()
+            raise InvalidRequest(missing_for("policies", name), code="unsupported_value", param=name)
+        pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
+        policies = self.steps.policies
+        live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.record)
+        return await part.tried(policies, self.headers, self.caller, live)
 
     async def _prepare(self, request: RequestContext) -> None:
         """Answer a request that `_prepares`."""

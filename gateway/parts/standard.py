@@ -81,6 +81,7 @@ PARTS: Final = (
         ("policy test", "policy explain", "policy replay", "policy plan"),
         ("console", "mcp"),
         distribution="tierline-lab",
+        provides=("policy_lab",),
     ),
     StandardPart(
         "fit",
@@ -117,6 +118,25 @@ PARTS: Final = (
         provides=("admission", "conversations", "verifier", "successor"),
     ),
     StandardPart("fleet", "clouds and replicas", (), provides=("identities",)),
+    StandardPart(
+        "rollout",
+        "policies over time",
+        (
+            "policy diff",
+            "policy apply",
+            "policy status",
+            "policy history",
+            "policy show",
+            "policy blame",
+            "policy promote",
+            "policy pause",
+            "policy resume",
+            "policy rollback",
+            "policy remove",
+        ),
+        ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
+        provides=("policies", "observers", "admin_routers"),
+    ),
 )
 
 

@@ -17,6 +17,8 @@ from gateway.errors import InvalidRequest
 from gateway.request.cache_control import NO_CONTROL, CacheControl, read_cache_control
 
 TIER_PREFIX: Final = "tier:"
+TRY: Final = b"x-tierline-try"
+"""Header that names the version of the policy which is to answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ class Ledger:
     arm: str = ""
     """`candidate` or `control` while a canary runs, SHADOW or PLAYGROUND, else empty. `policy` is the arm's."""
     unit: str = ""
-    """Hash of the unit that stays with its arm, such as the conversation; see `gateway.rollout.assignment`."""
+    """Hash of the unit that stays with its arm, such as the conversation; in hexadecimal digits."""
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
     conversation: str = ""

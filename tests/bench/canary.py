@@ -14,7 +14,7 @@
 
 Traffic is drawn anew for each run. That of `harmless` and `border` has conversations of 1 to 20 turns that fail, cost
 and wait alike within a conversation, and its rates, times and costs move by the hour. The tests are those of
-`gateway.rollout.sequential`, on arrays. 1,000 runs of `harmless` take about ten minutes on one core. The exit code is 1
+`sequential`, on arrays. 1,000 runs of `harmless` take about ten minutes on one core. The exit code is 1
 where a target is missed; Ctrl-C prints the days that are done.
 """
 
@@ -32,8 +32,8 @@ from typing import Any
 
 import numpy as np
 
-from gateway.rollout.sequential import Sums, log_capital, mixture_radius, ratio_difference, split_capital
-from gateway.rollout.trial import Trial, floor_chance
+from gateway.parts.rollout.sequential import Sums, log_capital, mixture_radius, ratio_difference, split_capital
+from gateway.parts.rollout.trial import Trial, floor_chance
 from policies.learn import Learn
 from policies.rollout import Rollout
 from tests.bench.command import bench_parser
@@ -46,7 +46,7 @@ STATED_PACE = 100
 """Conversations a second at which the targets of `collapse` hold."""
 SURE, GUARDS, STEPS = 0.95, 4, 3
 ALPHA = (1 - SURE) / GUARDS / STEPS
-"""What one guard has in one step, as `gateway.rollout.trial` shares it out."""
+"""What one guard has in one step, as `gateway.parts.rollout.trial` shares it out."""
 DAY = 86_400
 PACE = 0.5
 SHARE = 0.05

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cache.store.redis_store import RedisStore
-from gateway.registry.apply import apply_file
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.apply import apply_file
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from policies.loader import PolicySource
 from policies.model import DeployedTier
 from tests.bench.command import bench_parser

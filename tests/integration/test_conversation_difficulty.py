@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.http.routes.live_view import LiveRequest, live_view
+from gateway.parts.rollout.live_view import LiveRequest, live_view
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.reasons import explain

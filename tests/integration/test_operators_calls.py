@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from gateway.cascade.daily_budget import DailyBudget
-from tests.gateway.comparing.test_shadow import roll
 from tests.integration.test_shorter_input import conversation
+from tests.parts.rollout.test_shadow import roll
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, Upstream

@@ -24,9 +24,8 @@ from gateway.config.sections import sections_of_parts
 from gateway.config.warnings import findings_in
 from gateway.encoders import load_cross_encoder
 from gateway.exit_codes import Exit
-from gateway.registry.checks import FileDrift
-from gateway.registry.registry import PolicyRegistry
 from gateway.report import print_json
+from gateway.seams import policies_part
 from gateway.server.descriptors import why_too_few
 from policies.codes import is_error
 from policies.diff import written
@@ -151,16 +150,16 @@ def _why_no_credentials(auth: Auth) -> str:
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:
     """Return which files say something else than the store, from which policies come, or why that is not known."""
-    if deployment.store.url is None:
+    part = policies_part()
+    if deployment.store.url is None or part is None:
         return ("there is no store to take policies from: `tierline serve` takes the files, `tierline up` starts one",)
     store = RedisStore.from_url(deployment.store.url, slack=_SLACK)
     try:
-        states = await PolicyRegistry(store).in_force()
+        return await part.drift(store, source)
     except StoreUnavailable as down:
         return (f"the store does not answer ({down.reason}), so whether the files say what is in force is not known",)
     finally:
         await store.aclose()
-    return FileDrift(source).look(states) if states else ()
 
 
 def _policies_one_by_one(

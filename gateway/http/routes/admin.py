@@ -3,7 +3,7 @@
 Once a purge is answered, no worker serves what it names to a request that arrives later; purging a surface takes a
 second.
 
-Requests need the admin key or a role (see `gateway.http.api.gatekeeper`). Policies: see `gateway.http.routes.policies`.
+Requests need the admin key or a role (see `gateway.http.api.gatekeeper`).
 """
 
 from __future__ import annotations

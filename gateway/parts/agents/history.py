@@ -23,10 +23,9 @@ from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.fields import with_set_fields
+from gateway.cascade.own_call import call_model, is_quiet, text_of_answer
 from gateway.chat.completions import conversation_shown
 from gateway.chat.usage import Usage
-from gateway.comparing.model_call import call_model, text_of_answer
-from gateway.comparing.room import is_quiet
 from gateway.off_loop import off_loop
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortened import with_shorter_input, with_summary

@@ -52,7 +52,7 @@ from gateway.parts.console.views import (
 )
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
-from gateway.registry.registry import RegistryError
+from gateway.parts.rollout.registry.registry import RegistryError
 
 log = logging.getLogger("tierline.console")
 

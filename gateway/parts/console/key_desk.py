@@ -29,8 +29,8 @@ from gateway.parts.console.key_forms import (
 from gateway.parts.console.page import PageError
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.quotas.terms import Terms
-from gateway.registry.registry import PolicyRegistry
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment

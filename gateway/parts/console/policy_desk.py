@@ -32,9 +32,9 @@ from gateway.parts.console.thresholds import (
 )
 from gateway.parts.lab.policy_tests.format import SUFFIXES
 from gateway.parts.ledger.live import LiveArchive
-from gateway.registry.apply import How, apply_file
-from gateway.registry.registry import PolicyRegistry, RegistryError
-from gateway.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
+from gateway.parts.rollout.registry.apply import How, apply_file
+from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
+from gateway.parts.rollout.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
 from policies.diff import difference, unguarded_quality
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
@@ -212,7 +212,7 @@ class PolicyDesk:
     ) -> dict[str, Any]:
         """Apply a text to its surface, if the version `base` is still in force. Raises NotApplied.
 
-        `may_change`: see `gateway.registry.apply.apply_file`.
+        `may_change`: see `gateway.parts.rollout.registry.apply.apply_file`.
         """
         if not await self._from_store():
             file = self._places.source.directory / f"{surface}.yaml"

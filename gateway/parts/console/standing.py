@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import Deployment
 from gateway.parts.console.gateway_client import GatewayClient, GatewayFailure
-from gateway.registry.registry import PolicyRegistry, RegistryError
-from gateway.registry.view import in_force_shown
+from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
+from gateway.parts.rollout.registry.view import in_force_shown
 from gateway.seams import hit_bound_part
 from gateway.tiers.breaker import REFUSALS, Cause
 from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
@@ -109,7 +109,7 @@ class StoreStanding:
     at_s: float
     problem: str = ""
     surfaces: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """By surface, its state in the registry (`gateway.registry.view.in_force_shown`)."""
+    """By surface, its state in the registry (`gateway.parts.rollout.registry.view.in_force_shown`)."""
     lagging: Mapping[str, Sequence[str]] = field(default_factory=dict)
     workers: int = 0
     troubles: Sequence[tuple[str, str]] = ()

@@ -17,7 +17,6 @@ from gateway.config.launch import Launch
 from gateway.parts.local.child import ChildSpec, without_secrets
 from gateway.parts.local.http_probe import get
 from gateway.parts.local.state import StateFolder
-from gateway.registry.records import JUDGE
 from gateway.server.listeners import Address
 
 CONSOLE = "console"
@@ -128,6 +127,7 @@ class Roles:
 
     async def _is_judged(self) -> bool:
         from cache.store.redis_store import RedisStore  # imported here: needed only where policies come from the store
+        from gateway.parts.rollout.registry.records import JUDGE
 
         store = RedisStore.from_url(self.store_url)
         try:

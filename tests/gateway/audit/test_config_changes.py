@@ -12,7 +12,7 @@ from gateway.audit.config_changes import note_config
 from gateway.audit.entries import TrailEntry
 from gateway.audit.trail import TrailFilter
 from tests.gateway.audit.test_trail import listed
-from tests.gateway.registry.conftest import server, store
+from tests.parts.rollout.registry.conftest import server, store
 from tests.support.gateway import serve
 from tests.support.store import UNHURRIED, LocalStore
 from tests.support.wait import until

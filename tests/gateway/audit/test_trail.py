@@ -11,11 +11,11 @@ from cache.store.redis_store import RedisStore
 from gateway.audit import trail
 from gateway.audit.entries import APPEND, KEYS, POLICIES, REST, TrailEntry
 from gateway.audit.trail import AuditTrail, TrailFilter
-from gateway.registry.checks import seeds
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.checks import seeds
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from policies.loader import PolicySource
-from tests.gateway.registry.conftest import folder, registry, server, source, store
-from tests.gateway.registry.test_registry import seeded
+from tests.parts.rollout.registry.conftest import folder, registry, server, source, store
+from tests.parts.rollout.registry.test_registry import seeded
 from tests.support.cluster import cluster_of
 from tests.support.store import UNHURRIED
 

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.cli import main as cli
 from gateway.cli.actions import actions_of
-from gateway.cli.commands import CommandError, command_module, policy
+from gateway.cli.commands import CommandError, command_module
 from gateway.cli.flags import add_server_flags
 from gateway.cli.main import COMMANDS, main
 from gateway.exit_codes import Exit
@@ -179,8 +179,7 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
     parser = cli._parser(name, command_module(name) if name else None)
     own = _subcommands(parser)[name] if name else parser
     for action in actions_of(name) if name in ("policy", "fit") else ():
-        module_of = policy._module if name == "policy" else command_module
-        module_of(f"{name} {action}").add_options(_subcommands(own)[action])
+        command_module(f"{name} {action}").add_options(_subcommands(own)[action])
     texts = [one.format_help() for one in (own, *(_subcommands(own).values() if name else ()))]
     assert [text for text in texts if "\nexamples:\n  tierline " not in text] == []
     assert [line for text in texts for line in text.splitlines() if len(line) > 120] == []

@@ -16,8 +16,8 @@ from gateway.config.launch import Launch
 from gateway.http.api import admin_api
 from gateway.http.openapi import document
 from gateway.keys.roles import ACTIONS
-from gateway.registry.registry import PolicyRegistry
-from gateway.registry.view import history_of
+from gateway.parts.rollout.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.view import history_of
 from gateway.server.app import App
 from policies.errors import ConfigError
 from tests.gateway.telemetry.conftest import server, store

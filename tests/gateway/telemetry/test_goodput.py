@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gateway.parts.lab.replay.figures import Results, good
-from gateway.rollout.trial import Trial
+from gateway.parts.rollout.trial import Trial
 from gateway.telemetry.goodput import answered, ending_of, no_answer, was_good
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.model import Slo

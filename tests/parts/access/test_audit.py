@@ -18,7 +18,7 @@ from gateway.audit.entries import KEYS, REST, TrailEntry
 from gateway.audit.trail import AuditTrail
 from gateway.cli.main import main
 from tests.gateway.audit.test_trail import of_key
-from tests.gateway.registry.conftest import server, store
+from tests.parts.rollout.registry.conftest import server, store
 from tests.support.store import UNHURRIED, LocalStore
 
 __all__ = ["server", "store"]

@@ -29,8 +29,8 @@ from gateway.parts.console.views.policy import ROLLOUT
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import segment_path
 from gateway.parts.ledger.live import LiveArchive
-from gateway.registry.checks import seeds
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.checks import seeds
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, ledger_blob

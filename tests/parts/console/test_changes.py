@@ -17,8 +17,8 @@ from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from tests.gateway.audit.test_trail import of_key
-from tests.gateway.registry.conftest import server, store
 from tests.parts.console.test_app import console, in_registry, places
+from tests.parts.rollout.registry.conftest import server, store
 
 __all__ = ["server", "store"]
 

@@ -27,8 +27,8 @@ from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
-from tests.gateway.registry.conftest import server, store
 from tests.parts.console.test_app import console, places
+from tests.parts.rollout.registry.conftest import server, store
 
 __all__ = ["server", "store"]
 MEMBER = Person("mo@acme.example", "u_1", tenant="default", teams=("web",))

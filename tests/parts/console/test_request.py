@@ -15,8 +15,8 @@ from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.views.request import line_of_key, nearest_line, slow_hops
 from gateway.parts.ledger.live import LiveArchive
-from gateway.registry.checks import seeds
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.checks import seeds
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, ledger_blob

@@ -21,9 +21,9 @@ from gateway.parts.console.views.now import _down_from, _flips_in
 from gateway.parts.hit_audits.control import RiskFigures
 from gateway.parts.hit_audits.groups import GroupFigures
 from gateway.parts.hit_audits.published import PublishedRisk, publication
-from gateway.registry.apply import apply_file
-from gateway.registry.records import Replica
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.apply import apply_file
+from gateway.parts.rollout.registry.records import Replica
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.tiers.breaker import REFUSALS, Cause
 from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in
 from tests.gateway.telemetry.conftest import server, store

@@ -19,11 +19,11 @@ from gateway.cli.commands import CommandError
 from gateway.cli.main import main
 from gateway.config.launch import Launch
 from gateway.parts.fit.commands._learn_canary import AUTHOR, in_force, start_canary
-from gateway.registry.checks import seeds
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.checks import seeds
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder
-from tests.gateway.registry.conftest import server, store
+from tests.parts.rollout.registry.conftest import server, store
 from tests.support.gateway import config, write_deployment
 from tests.support.store import UNHURRIED, LocalStore
 from tests.support.strange_labels import label_rows

@@ -12,10 +12,10 @@ from gateway.cli.main import main
 from gateway.config.loader import load_deployment
 from gateway.parts.lab.commands._bound import bound_to
 from gateway.parts.lab.replay.plan_file import PolicyPlan, write_plan
-from gateway.registry.checks import checked, seeds
-from gateway.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.checks import checked, seeds
+from gateway.parts.rollout.registry.registry import PolicyRegistry
 from policies.loader import PolicySource
-from tests.gateway.registry.conftest import chat, folder, registry, server, source, store
+from tests.parts.rollout.registry.conftest import chat, folder, registry, server, source, store
 from tests.support.gateway import config
 from tests.support.store import LocalStore
 

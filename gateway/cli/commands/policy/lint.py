@@ -15,11 +15,12 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag, duration
 from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
+from gateway.parts.standard import missing_for
 from gateway.report import print_json
-from gateway.seams import archive_part
+from gateway.seams import archive_part, policy_lab_part
 from policies.codes import CODES, is_error
 from policies.edit import CannotEdit
-from policies.errors import ConfigError, Problem
+from policies.errors import ConfigError, Finding, Problem
 from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.mends import mended
 from policies.misfits import problems_together
@@ -28,7 +29,6 @@ from policies.yaml_source import Document
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
-    from gateway.parts.lab.evidence import LintEvidence
 
 _MOST_FIXES = 200
 
@@ -62,20 +62,14 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{path}: no policy files (*.yaml) here")
     if args.since is None and args.ledger is None:
         return _run(args, form, Checks(paths, deployment, source))
-    from gateway.parts.lab.evidence import archive_evidence
-    from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import QueryError, connect
-
+    if (part := policy_lab_part()) is None:
+        raise CommandError(missing_for("policy_lab", "this use of policy"))
     folder = args.ledger or Path(".state") / "ledger"
     if args.ledger is None and deployment is not None and (archive := archive_part()) is not None:
         folder = archive.archive_folder(deployment) or deployment.embedding.state / "ledger"
     oldest = None if args.since is None else time.time() - args.since
-    try:
-        with connect(folder) as database:
-            checks = Checks(paths, deployment, source, lambda policy: archive_evidence(database, policy, oldest))
-            return _run(args, form, checks)
-    except (ArchiveError, QueryError) as error:
-        raise CommandError(str(error)) from None
+    with part.recorded_doubts(folder, oldest) as doubts:
+        return _run(args, form, Checks(paths, deployment, source, doubts))
 
 
 def _run(args: argparse.Namespace, form: str, checks: Checks) -> int:
@@ -112,12 +106,12 @@ class Checks:
         paths: Sequence[Path],
         deployment: Deployment | None,
         source: PolicySource | None,
-        evidence: Callable[[Policy], LintEvidence] | None = None,
+        recorded: Callable[[Policy], list[Finding]] = lambda _: [],
     ) -> None:
         self._paths = paths
         self._deployment = deployment
         self._source = source
-        self._evidence = evidence
+        self._recorded = recorded
 
     def findings(self) -> list[Problem]:
         """Return every finding in these files and in the defaults of their folders, each once, in order."""
@@ -144,10 +138,7 @@ class Checks:
 
     def _findings_of(self, policy: Policy, document: Document) -> Iterator[Problem]:
         yield from findings_in(policy, document, self._deployment)
-        if self._evidence is not None:
-            from gateway.parts.lab.evidence import lint_against
-
-            yield from (document.locate(finding) for finding in lint_against(policy, self._evidence(policy)))
+        yield from map(document.locate, self._recorded(policy))
 
 
 def fix(checks: Checks) -> list[Problem]:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
+from gateway.parts.standard import missing_for
+from gateway.seams import policy_lab_part
 from policies.schema import schema_text
 
 
@@ -22,9 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the schema. Raises CommandError."""
     if args.tests:
-        from gateway.parts.lab.policy_tests.schema import tests_schema_text
-
-        text = tests_schema_text()
+        if (part := policy_lab_part()) is None:
+            raise CommandError(missing_for("policy_lab", "this use of policy"))
+        text = part.tests_schema_text()
     else:
         text = schema_text(defaults=args.defaults)
     if args.write is None:

@@ -21,7 +21,7 @@ from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_desk import NotApplied
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
-from gateway.registry.registry import RegistryError
+from gateway.parts.rollout.registry.registry import RegistryError
 from gateway.version import version
 
 _INSTRUCTIONS: Final = (

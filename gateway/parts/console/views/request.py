@@ -23,7 +23,7 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.ledger.live import LiveArchive
-from gateway.registry.registry import PolicyRegistry, RegistryError
+from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.trace import recorded_between

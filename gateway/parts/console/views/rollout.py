@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from cache.store.base import Store
 from gateway.parts.ledger.live import LiveArchive
-from gateway.registry.records import InForce, Rolling, Version
-from gateway.registry.registry import PolicyRegistry
-from gateway.registry.view import status_of
-from gateway.rollout.trial import GuardFigures, Trial, TrialVerdict
+from gateway.parts.rollout.registry.records import InForce, Rolling, Version
+from gateway.parts.rollout.registry.registry import PolicyRegistry
+from gateway.parts.rollout.registry.view import status_of
+from gateway.parts.rollout.trial import GuardFigures, Trial, TrialVerdict
 from policies.rollout import Rollout
 
 POINTS: Final = 40

@@ -13,18 +13,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.cli.policy_registry import wait_for_spread, with_registry
 from gateway.exit_codes import Exit
-from gateway.registry.apply import apply_file
-from gateway.registry.registry import RegistryError
+from gateway.parts.rollout.commands._registry import wait_for_spread, with_registry
+from gateway.parts.rollout.registry.apply import apply_file
+from gateway.parts.rollout.registry.registry import RegistryError
 from policies.errors import ConfigError
 from policies.lint import faults
 from policies.loader import DEFAULTS, PolicySource, read_policy
 
 if TYPE_CHECKING:
     from gateway.parts.fit.learning.measured import Measured
-    from gateway.registry.records import InForce
-    from gateway.registry.registry import PolicyRegistry
+    from gateway.parts.rollout.registry.records import InForce
+    from gateway.parts.rollout.registry.registry import PolicyRegistry
     from policies.model import Policy
 
 AUTHOR: Final = "tierline fit learn"

@@ -23,7 +23,6 @@ from gateway.cli.flags import (
     share_number,
     whole,
 )
-from gateway.cli.policies_in_force import policies_in_force
 from gateway.cli.store_flags import take_running
 from gateway.config.backends import BackendConfig
 from gateway.config.schema import Deployment
@@ -39,6 +38,7 @@ from gateway.parts.fit.calibration.view import calibration_report, plot, refusal
 from gateway.parts.fit.commands._ledger_labels import from_ledger
 from gateway.parts.fit.commands._ledger_traffic import traffic_of
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
 from policies.errors import did_you_mean

@@ -14,7 +14,7 @@ from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.parts.ledger.folder import ArchiveError
 from gateway.parts.ledger.query import ask, connect
-from gateway.rollout.canary_judge import CanaryJudge
+from gateway.parts.rollout.canary_judge import CanaryJudge
 
 _COLUMNS: Final = (
     "surface, policy, arm, unit, tenant, request_id, status, error, ttft_ms, total_ms, cost_usd, cost_unknown, "

@@ -98,8 +98,8 @@ class _AfterStart:
         """Start the canary, unless one is under way from an earlier run; return what to say of it."""
         from cache.store.base import StoreUnavailable
         from cache.store.redis_store import RedisStore
-        from gateway.registry.apply import apply_file
-        from gateway.registry.registry import PolicyRegistry, RegistryError
+        from gateway.parts.rollout.registry.apply import apply_file
+        from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 
         store = RedisStore.from_url(self._plan.up.store_url, slack=10.0)
         try:
