@@ -7,15 +7,21 @@ This is the whole package of a checkout; the wheel carries it as `tierline/__ini
 TYPE_CHECKING = False  # type checkers take it for True; `typing` takes longer to import than all of this
 
 if TYPE_CHECKING:
-    from gateway.embedded import Answer, AnswerStream, Fields, RequestFailed, Tierline
+    from gateway.parts.local.embedded import Answer, AnswerStream, Fields, RequestFailed, Tierline
 else:
 
     def __getattr__(name):
-        """Return one of the names above."""
+        """Return one of the names above. Raises ImportError where this installation lacks the part that has them."""
         if name not in __all__:
             raise AttributeError(f"module 'tierline' has no attribute {name!r}")
-        from gateway import embedded
+        try:
+            from gateway.parts.local import embedded
+        except ModuleNotFoundError as error:
+            from gateway.parts.standard import absent, part_missing_of
 
+            if (part := part_missing_of(error.name or "")) is None:
+                raise
+            raise ImportError(absent(name, part)) from None
         return getattr(embedded, name)
 
 

@@ -23,8 +23,9 @@ from pydantic.fields import FieldInfo
 from gateway import errors
 from gateway.backends.base import BackendError
 from gateway.config import loader
+from gateway.config.backends import BackendConfig
 from gateway.config.sections import deployment_model
-from gateway.parts.standard import PARTS, StandardPart
+from gateway.parts.standard import PARTS, StandardPart, kinds_of_backends
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
@@ -104,7 +105,9 @@ def fields(model: type[Section], prefix: str = "", skipped: frozenset[str] = fro
     A section that is always there has no row of its own; its keys have.
     """
     found: dict[str, FieldInfo] = {}
-    for name, field in model.model_fields.items():
+    kinds = kinds_of_backends() if model is BackendConfig else ()
+    models = [model.model_of({}), *(model.model_of({"kind": kind}) for kind in kinds)]  # parts' own have more keys
+    for name, field in {name: field for each in models for name, field in each.model_fields.items()}.items():
         if name in skipped:
             continue
         if field.annotation is Terms:  # its keys have rows of their own, once

@@ -122,7 +122,7 @@ def test_the_checkout_gives_the_same_names() -> None:
         "from tierline import *; print(Tierline.__module__, RequestFailed.__module__)"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines() == ["[]", "gateway.embedded gateway.embedded"]
+    assert done.stdout.splitlines() == ["[]", "gateway.parts.local.embedded gateway.parts.local.embedded"]
 
 
 @pytest.fixture(scope="module")
@@ -270,7 +270,7 @@ print(Tierline.__module__, {name.split(".")[0] for name in sys.modules} & {"gate
 """
     lines = _run(str(installed), "-c", program, cwd=user).splitlines()
     site = next(installed.parents[1].glob("lib/python*/site-packages"))
-    assert lines == ["{'tierline'}", f"True {site}/routing/__init__.py", "tierline.gateway.embedded set()"]
+    assert lines == ["{'tierline'}", f"True {site}/routing/__init__.py", "tierline.gateway.parts.local.embedded set()"]
 
 
 @pytest.mark.long
@@ -289,7 +289,7 @@ def test_a_user_has_types(installed: Path, user: Path) -> None:
     assert [re.sub(r"^\d+: ", "", line) for line in told] == [
         'note: Revealed type is "int"',
         'note: Revealed type is "typing.Mapping[str, str]"',
-        'note: Revealed type is "tierline.gateway.embedded.AnswerStream"',
+        'note: Revealed type is "tierline.gateway.parts.local.embedded.AnswerStream"',
         'error: Incompatible types in assignment (expression has type "Tierline", variable has type "int")'
         "  [assignment]",
         'error: Argument "config" to "Tierline" has incompatible type "int"; expected "str | Path | None"  [arg-type]',
@@ -386,7 +386,7 @@ asyncio.run(main())
     answer, failed = _run(str(installed), "program.py", cwd=user).splitlines()
     status, line = failed.split()
     assert (answer, status) == ("The capital of France is Paris.", "404")
-    lines = (ROOT / "gateway" / "embedded.py").read_text().splitlines()
+    lines = (ROOT / "gateway" / "parts" / "local" / "embedded.py").read_text().splitlines()
     assert lines[int(line) - 1].strip().startswith("raise RequestFailed(")
 
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 
-from gateway.backends.script import Fault, ModelReply, ToolCall, error_reply
+from gateway.parts.local.kinds.scripted.script import Fault, ModelReply, ToolCall, error_reply
 from tests.support.upstream import Match, Received, Rule, Upstream
 
 PLAIN = "one two three four five six"

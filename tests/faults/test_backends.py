@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.scripted import completion, identity_of
+from gateway.parts.local.kinds.scripted.replies import completion, identity_of
 from tests.faults.conftest import KEY
 from tests.faults.lanes import Answer, Rig, concurrently, received
 from tests.gateway.telemetry.metric_text import value_of

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.script import ToolCall
+from gateway.parts.local.kinds.scripted.script import ToolCall
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT
 from tests.support.prompt_caches import CachingChat, CachingMessages, CachingResponses

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.script import ToolCall
 from gateway.parts.agents.history import HistorySummaries
+from gateway.parts.local.kinds.scripted.script import ToolCall
 from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
 from tests.integration.test_shorter_input import LONG, PATHS, conversation
 from tests.support.app import InProcess

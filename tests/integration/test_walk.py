@@ -8,9 +8,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.backends.script import ModelReply as Reply
-from gateway.backends.script import ToolCall, error_reply
 from gateway.parts.lab.walk import STATUS, Draft, Surroundings, Walk, walk
+from gateway.parts.local.kinds.scripted.script import ModelReply as Reply
+from gateway.parts.local.kinds.scripted.script import ToolCall, error_reply
 from policies.loader import read_policy
 from routing.decide import DecisionInput, TierHealth
 from routing.features import features_of

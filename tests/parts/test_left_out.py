@@ -291,6 +291,16 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
     ]
 
 
+def test_a_program_is_told_what_the_gateway_inside_it_needs(copy: Copy) -> None:
+    """Where the part is there, the name is."""
+    done = [copy.process("-P", "-c", "from tierline import Tierline")]
+    with copy.without("local"):
+        done.append(copy.process("-P", "-c", "from tierline import Tierline"))
+    assert (done[0].returncode, done[1].returncode) == (0, 1)
+    says = "ImportError: Tierline needs the part local, which is not installed: pip install tierline"
+    assert done[1].stderr.splitlines()[-1] == says
+
+
 def test_the_console_takes_wrong_hits_back_without_their_audits(copy: Copy, store: LocalStore, tmp_path: Path) -> None:
     """Nothing learns of them then; the page of the cache says that the share of wrong hits is not known."""
     with copy.without("hit_audits"):

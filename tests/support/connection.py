@@ -1,6 +1,6 @@
 """One connection of the scripted upstream: requests in, the steps of their replies out, and when the peer left.
 
-The replies are those of the shipped scripted backend (`gateway.backends.scripted`), here in HTTP/1.1 on a real socket.
+The replies are those of `kind: scripted` (`gateway.parts.local.kinds.scripted.replies`), here in HTTP/1.1 on a socket.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any, Protocol
 
 import httptools
 
-from gateway.backends.script import Json
-from gateway.backends.script import ModelReply as Reply
-from gateway.backends.scripted import CREATED, End, Head, Pause, Send, Step, steps
+from gateway.parts.local.kinds.scripted.replies import CREATED, End, Head, Pause, Send, Step, steps
+from gateway.parts.local.kinds.scripted.script import Json
+from gateway.parts.local.kinds.scripted.script import ModelReply as Reply
 from tests.support.wait import until
 
 _ids = itertools.count(1)

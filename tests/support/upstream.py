@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-from gateway.backends.script import Fault, ToolCall, error_reply
-from gateway.backends.script import ModelReply as Reply
+from gateway.parts.local.kinds.scripted.script import Fault, ToolCall, error_reply
+from gateway.parts.local.kinds.scripted.script import ModelReply as Reply
 from tests.support.connection import Connection, Received
 from tests.support.loop_thread import LoopThread
 from tests.support.wait import until

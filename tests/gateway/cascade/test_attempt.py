@@ -12,12 +12,12 @@ from typing import Final
 import pytest
 
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.script import ScriptedRule
-from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import AttemptResult, AttemptRun
 from gateway.cascade.streaming import LiveStream
 from gateway.config.backends import BackendConfig
 from gateway.parts.lab.walk import Draft, Surroundings, walk
+from gateway.parts.local.kinds.scripted.replies import ScriptedTransport
+from gateway.parts.local.kinds.scripted.script import ScriptedRule
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Trace

@@ -10,14 +10,14 @@ import pytest
 
 from gateway.accounting import HedgeBudgets
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.script import ScriptedRule
-from gateway.backends.scripted import ScriptedTransport
 from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.router import Routed, Router
 from gateway.cascade.runner import CascadeRun, CascadeRunner
 from gateway.cascade.streaming import LiveStream
 from gateway.config.backends import BackendConfig
 from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, UpstreamTimeout
+from gateway.parts.local.kinds.scripted.replies import ScriptedTransport
+from gateway.parts.local.kinds.scripted.script import ScriptedRule
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
 from gateway.tiers import Endpoint, Tier

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gateway.backends.scripted import ScriptedTransport
 from gateway.config.launch import Launch
 from gateway.parts.console.part import console_place
 from gateway.parts.local.commands.demo import _CONFIG
 from gateway.parts.local.demo.policies import write_policies
 from gateway.parts.local.demo.scenes import draw_scenes, read_scenes
+from gateway.parts.local.kinds.scripted.replies import ScriptedTransport
 from policies.loader import SHIPPED, read_policy
 from tests.support.template import run_command
 

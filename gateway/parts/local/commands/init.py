@@ -163,7 +163,7 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
 
 async def _try_out(config: Path, rungs: list[Rung]) -> dict[str, str]:
     """Send one short request through each rung, by this gateway; return by tier `answers`, or why not."""
-    from gateway.embedded import RequestFailed, Tierline
+    from gateway.parts.local.embedded import RequestFailed, Tierline
 
     said: dict[str, str] = {}
     if not rungs:

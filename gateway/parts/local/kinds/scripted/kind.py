@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
-from gateway.backends.script import ScriptedRule
 from gateway.config.backends import BackendConfig
+from gateway.parts.local.kinds.scripted.script import ScriptedRule
 from policies.errors import Finding
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class ScriptedConfig(BackendConfig):
 
     def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
         """See `BackendConfig.make`."""
-        from gateway.backends.scripted import ScriptedTransport
+        from gateway.parts.local.kinds.scripted.replies import ScriptedTransport
 
         return super().make(common, lambda _: ScriptedTransport(self.script, max_reply=self.max_reply), calls)
 

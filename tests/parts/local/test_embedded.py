@@ -18,10 +18,10 @@ import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
-from gateway.embedded import Fields
+from gateway.parts.local.embedded import Fields
 from tierline import RequestFailed, Tierline
 
-TRIAL = Path(__file__).parents[2] / "deploy" / "trial"
+TRIAL = Path(__file__).parents[3] / "deploy" / "trial"
 PARIS = [{"role": "user", "content": "What is the capital of France?"}]
 LYON = [{"role": "user", "content": "What is the weather like in Lyon?"}]
 

@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from gateway.backends.base import InvalidReply, Response, Unreachable, whole_body
-from gateway.backends.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
+from gateway.parts.local.kinds.scripted.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
 """`system_fingerprint` of every reply."""

@@ -1,8 +1,8 @@
 """Define scripted replies: their text, timing and faults, as a config's `script` and the tests write them.
 
 A backend of `kind: scripted` follows a list of rules. The first one whose match fits the last user message gives the
-reply, and `gateway.backends.scripted` renders it. ScriptedRule and its parts are what a config says, refused with file
-and line where it makes no sense; Reply is what that comes to.
+reply, and the module `replies` renders it. ScriptedRule and its parts are what a config says, refused with file and
+line where it makes no sense; ModelReply is what that comes to.
 """
 
 from __future__ import annotations

@@ -18,12 +18,12 @@ import pytest
 from gateway.assembly import build, running
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, InvalidReply, Truncated, Unreachable
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.script import LOOP_TOKENS, MID_STREAM, Fault, ScriptedRule
-from gateway.backends.scripted import FINGERPRINT, ScriptedTransport
 from gateway.chat.completions import assemble
 from gateway.cli.main import main
 from gateway.config.launch import Launch
 from gateway.config.loader import load_deployment
+from gateway.parts.local.kinds.scripted.replies import FINGERPRINT, ScriptedTransport
+from gateway.parts.local.kinds.scripted.script import LOOP_TOKENS, MID_STREAM, Fault, ScriptedRule
 from gateway.server.app import App
 from policies.errors import ConfigError
 from tests.support.gateway import ROOT
@@ -226,7 +226,7 @@ async def test_what_goes_wrong_is_what_it_would_be_over_a_socket(
     fault: Fault, stream: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each fault ends in the error that a real backend's would, or in a reply that lacks what it leaves out."""
-    monkeypatch.setattr("gateway.backends.scripted._SLOWEST_S", 0.0001)  # of a thousand bytes
+    monkeypatch.setattr("gateway.parts.local.kinds.scripted.replies._SLOWEST_S", 0.0001)  # of a thousand bytes
     backend = scripted({"reply": {"text": "a b c", "fault": fault.value}})
     expected = ERRORS[fault][stream]
     reply = chunks_of(backend, call()) if stream else backend.complete(call())
