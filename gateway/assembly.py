@@ -21,26 +21,20 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
-from gateway.backends.service import ServiceClient
-from gateway.backends.token_counter import TokenCounter
-from gateway.caching.background import BackgroundRuns
 from gateway.caching.call_memory import KeptCalls
 from gateway.caching.coalescer import Coalescer
-from gateway.caching.conversations import Conversations
-from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.store_room import StoreRoom
-from gateway.caching.text_encoder import TextEncoder
 from gateway.caching.write_behind import WriteBehind
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.config.backends import BackendConfig
-from gateway.config.environment import LEAST_KEY, BadSecret
+from gateway.config.environment import LEAST_KEY
 from gateway.config.hooks import hook_of
-from gateway.config.key_files import KeyFiles
+from gateway.config.key_files import KeyFiles, only_key
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import Deployment, ServiceConfig, TelemetryConfig, key_digest
+from gateway.config.schema import Deployment, TelemetryConfig, key_digest
 from gateway.encoders import load_cross_encoder, load_embedder
 from gateway.keys.identities import Identities
 from gateway.keys.kept_keys import KeptKeys, copy_file
@@ -53,6 +47,7 @@ from gateway.request.limits import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.seams import (
     AdmissionNeeds,
+    ClientApiNeeds,
     HitBoundNeeds,
     LimitsNeeds,
     ObserverNeeds,
@@ -63,6 +58,7 @@ from gateway.seams import (
     build_observers,
     build_successor,
     build_verifier,
+    client_api_parts,
     hit_bound_part,
     limits_part,
     otlp_part,
@@ -144,7 +140,6 @@ def build(
     conversations = build_conversation_advisor(tiers)
     token_vectors = None if models.cross_encoder is None else models.cross_encoder.vectors
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind, token_vectors, conversations)
-    kept_responses = KeptResponses(store, os.environ.get(SECRET_ENV, "").encode(), room.responses)
     verifier = build_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
     successor = build_successor(tiers)
     router = Router(tiers, classifiers, conversations)
@@ -166,6 +161,8 @@ def build(
     identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
     unknown_usd = 0.0 if limits is None else limits.unknown_usd
+    secret = os.environ.get(SECRET_ENV, "").encode()
+    client_needs = ClientApiNeeds(deployment, store, secret, room.responses, embedder)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),
@@ -184,18 +181,13 @@ def build(
         router=router,
         cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor, limits),
         write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets, unknown_usd), observers),
-        kept_responses=kept_responses,
+        client_apis=[part.build_client_api(client_needs) for part in client_api_parts()],
         kept_calls=calls,
-        conversations=Conversations(kept_responses, store),
-        background=BackgroundRuns(kept_responses, store, deployment.responses.background),
         observers=observers,
         cache=cache,
         store=store,
         room=room,
         tiers=tiers,
-        services=_services(deployment),
-        counters=_counters(deployment),
-        encoder=TextEncoder(embedder),
         telemetry=telemetry,
         metrics=metrics,
     )
@@ -253,47 +245,6 @@ def _redactor(config: TelemetryConfig) -> Redactor | None:
     if not config.redact and config.redact_with is None:
         return None
     return Redactor(config.redact, None if config.redact_with is None else hook_of(config.redact_with))
-
-
-def _services(deployment: Deployment) -> dict[str, ServiceClient]:
-    """Return the clients of the services that are configured, by their names."""
-    return {
-        name: _service(config) for name, config in deployment.services.items() if config.unconfigured_reason is None
-    }
-
-
-def _service(config: ServiceConfig) -> ServiceClient:
-    return ServiceClient(
-        config.base_url,
-        None if config.key is None else config.key.get_secret_value(),
-        max_in_flight=config.max_in_flight,
-        max_reply=config.max_reply,
-        connect_timeout_s=config.connect_timeout,
-        idle_timeout_s=config.idle_timeout,
-        kind=config.kind,
-        identity=config.new_identity(),
-    )
-
-
-def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
-    """Return what counts tokens, of the tiers whose first backend speaks Anthropic's API, this part of it too."""
-    first = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    counting = {name: one for name, one in first.items() if one.dialect == "messages" and one.configured}
-    return {name: _counter(one) for name, one in counting.items() if one.auth is None or one.auth.kind == "entra"}
-
-
-def _counter(config: BackendConfig) -> TokenCounter:
-    service = ServiceClient(
-        config.base_url.removesuffix("/v1"),
-        None,
-        max_in_flight=config.max_in_flight,
-        max_reply=config.max_reply,
-        connect_timeout_s=config.connect_timeout,
-        idle_timeout_s=config.idle_timeout,
-        identity=config.new_identity(),
-    )
-    key = config.key.get_secret_value() if config.key is not None else None
-    return TokenCounter(service, model=config.model, key=key, maker=config.maker())
 
 
 def _cache(
@@ -379,11 +330,6 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     """
     for name, endpoint in endpoints_of(steps.tiers).items():
         yield Managed(f"backend {name}", None, endpoint.aclose)
-    for name, counter in steps.counters.items():
-        yield Managed(f"token counter {name}", None, counter.aclose)
-    for name, service in steps.services.items():
-        yield Managed(f"service {name}", None, service.aclose)
-    yield Managed("models", None, steps.encoder.close)
     yield Managed("embedder", None, steps.embedder.close)
     yield Managed("store", partial(_ping, steps.store), steps.store.aclose)
     yield Managed("policies", steps.policies.start, steps.policies.aclose)
@@ -399,11 +345,11 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
         yield Managed("observer", observer.start, observer.aclose)
     tasks: dict[str, _Task] = {
         "kept calls": steps.kept_calls,
-        "kept responses": steps.kept_responses,
-        "background runs": steps.background,
     }
     for name, task in tasks.items():
         yield Managed(name, task.start, task.aclose)
+    for api in steps.client_apis:
+        yield Managed(api.name, api.start, api.aclose)
     for admission in steps.admissions:
         yield Managed(admission.name, None, admission.aclose)
     yield Managed("write-behind", steps.write_behind.start, steps.write_behind.aclose)
@@ -443,16 +389,8 @@ async def _ping(store: Store) -> None:
 
 
 def _key_files(steps: Steps) -> KeyFiles:
-    """Return what has the keys of tenants, backends and services read again when their files change."""
+    """Return what has the keys of tenants, backends and others read again when their files change."""
     files, deployment = KeyFiles(), steps.deployment
-
-    def one_of(rekey: Callable[[str | None], None]) -> Callable[[list[SecretStr]], None]:
-        def take(keys: list[SecretStr]) -> None:
-            if len(keys) != 1:
-                raise BadSecret(f"it holds {len(keys)} keys; one is wanted")
-            rekey(keys[0].get_secret_value())
-
-        return take
 
     for name, tenant in deployment.tenants.items():
         named = [os.environ[one].encode() for one in tenant.key_env if os.environ.get(one)]
@@ -464,23 +402,17 @@ def _key_files(steps: Steps) -> KeyFiles:
         files.watch(tenant.key_file, LEAST_KEY, digests)
     for endpoint in endpoints_of(steps.tiers).values():
         if endpoint.config.key_file is not None and endpoint.config.configured:
-            endpoint.key.look = files.watch([endpoint.config.key_file], 1, one_of(endpoint.rekey))
-    for name, service in steps.services.items():
-        if (file := deployment.services[name].key_file) is not None:
-            service.renewal.look = files.watch([file], 1, one_of(service.rekey))
-    first = {tier.name: tier.backends[0] for tier in deployment.tiers}
-    for name, counter in steps.counters.items():
-        if (file := first[name].key_file) is not None:
-            files.watch([file], 1, one_of(counter.rekey))
+            endpoint.key.look = files.watch([endpoint.config.key_file], 1, only_key(endpoint.rekey))
+    for api in steps.client_apis:
+        api.watch_keys(files)
     return files
 
 
 def _start_identities(steps: Steps) -> None:
     """Fetch the credentials of clouds before the first request wants them."""
-    servers: list[Endpoint | ServiceClient] = [*endpoints_of(steps.tiers).values(), *steps.services.values()]
-    for one in servers:
-        if one.identity is not None:
-            one.identity.renew()
+    for endpoint in endpoints_of(steps.tiers).values():
+        if endpoint.identity is not None:
+            endpoint.identity.renew()
 
 
 def _store(deployment: Deployment) -> Store:

@@ -28,6 +28,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     conversations   `ConversationPart`. Its `build_conversation_advisor` makes the
                 `gateway.cascade.conversation_advisor.ConversationAdvisor` of a worker, which remembers the turns before
                 a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
+    client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
+                answers paths beside those of chat completions. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
     identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
@@ -58,7 +60,7 @@ so nothing else is to be edited. Not stable yet.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -68,8 +70,10 @@ from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+    from fastapi.routing import APIRoute
     from rich.console import Console
 
+    from cache.scopes.shelf import Caps
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
@@ -78,11 +82,14 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Router
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
+    from gateway.config.key_files import KeyFiles
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
+    from gateway.errors import ApiError
     from gateway.keys.records import Caller
     from gateway.request.context import RequestContext
     from gateway.request.limits import CallerLimits
+    from gateway.steps import Steps
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Exporter, Telemetry
     from gateway.tiers import Endpoint, Tier
@@ -442,3 +449,71 @@ class PolicyLabPart(Protocol):
 def policy_lab_part() -> PolicyLabPart | None:
     """Return what tries policies before they are in force; None where this installation has no such part."""
     return cast("PolicyLabPart | None", provider("policy_lab"))
+
+
+class ClientApiNeeds(NamedTuple):
+    """What the core gives a worker's further APIs."""
+
+    deployment: Deployment
+    store: Store
+    secret: bytes
+    """Key of the hashes under which the store has what clients are given back."""
+    quota: Caps
+    """Quota of what the store keeps for each tenant, besides answers. It changes with the store's memory."""
+    embedder: PublicEncoder
+
+
+AsgiApp = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
+"""An application of ASGI, by its scope, `receive` and `send`."""
+
+
+class ServedPaths(NamedTuple):
+    """What answers further paths of the public port, besides the cold routes of FastAPI."""
+
+    posts: Mapping[str, AsgiApp]
+    """What answers a POST, by its whole path; other methods are refused."""
+    find: Callable[[str], AsgiApp | None]
+    """Returns what answers all methods of a path; None where it is no path of this API."""
+    sockets: Mapping[str, AsgiApp]
+    """What answers WebSockets, by their paths."""
+
+
+class ClientApi(Protocol):
+    """Further APIs of a worker. It starts once the store has, and closes before it; requests end before that."""
+
+    @property
+    def name(self) -> str:
+        """What the lifecycle calls it."""
+
+    def serve(self, steps: Steps) -> ServedPaths:
+        """Return what answers its paths."""
+
+    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
+        """Return its cold routes, and those that only describe what `serve` answers. Imports FastAPI."""
+
+    def watch_keys(self, files: KeyFiles) -> None:
+        """Have the keys of servers that it calls read again when their files change."""
+
+    def readiness(self, policies: PolicySet) -> tuple[Sequence[str], Mapping[str, Any]]:
+        """Return what is degraded, in words, and further members for the body of `/readyz`."""
+
+    def start(self) -> None:
+        """Start on the worker's event loop."""
+
+    async def aclose(self) -> None:
+        """Close its connections and tasks."""
+
+
+class ClientApiPart(Protocol):
+    """The functions of a module that provides `client_api`."""
+
+    def build_client_api(self, needs: ClientApiNeeds) -> ClientApi:
+        """Return a worker's further APIs, which are not started."""
+
+    def error_body(self, error: ApiError, scope: Any, request_id: str) -> bytes | None:
+        """Return the body of an error as this API's clients know it; None for a request of others."""
+
+
+def client_api_parts() -> Sequence[ClientApiPart]:
+    """Return what answers paths beside those of chat completions."""
+    return cast("Sequence[ClientApiPart]", providers("client_api"))

@@ -9,16 +9,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.store.base import Store
-    from gateway.backends.service import ServiceClient
-    from gateway.backends.token_counter import TokenCounter
-    from gateway.caching.background import BackgroundRuns
     from gateway.caching.call_memory import KeptCalls
     from gateway.caching.coalescer import Coalescer
-    from gateway.caching.conversations import Conversations
-    from gateway.caching.kept_responses import KeptResponses
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
     from gateway.caching.store_room import StoreRoom
-    from gateway.caching.text_encoder import TextEncoder
     from gateway.caching.write_behind import WriteBehind
     from gateway.cascade.router import Router
     from gateway.cascade.runner import CascadeRunner
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.request.access import Callers, LoopbackGuard
     from gateway.request.limits import CallerLimits
     from gateway.request.load_shedding import LoadShedder
-    from gateway.seams import Admission, Observer
+    from gateway.seams import Admission, ClientApi, Observer
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Tier
@@ -64,20 +58,13 @@ class Steps(AnswerSteps):
     policies: Policies
     admissions: Sequence[Admission]
     """What else lets a chat in, in this order; see `gateway.seams`."""
-    kept_responses: KeptResponses
+    client_apis: Sequence[ClientApi]
+    """What answers paths beside those of chat completions; see `gateway.seams`."""
     kept_calls: KeptCalls
-    conversations: Conversations
-    background: BackgroundRuns
     observers: Sequence[Observer]
     cache: ResponseCache
     store: Store
     room: StoreRoom
     tiers: Mapping[str, Tier]
-    services: Mapping[str, ServiceClient]
-    """The configured services, for what is not a chat."""
-    counters: Mapping[str, TokenCounter]
-    """What counts tokens exactly, by the tiers whose first backend speaks Anthropic's API."""
-    encoder: TextEncoder
-    """Encodes the texts of the embeddings API."""
     telemetry: Telemetry
     metrics: Metrics

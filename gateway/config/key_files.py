@@ -26,6 +26,17 @@ _EVERY_S: Final = 1.0
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
+def only_key(rekey: Callable[[str | None], None]) -> Callable[[list[SecretStr]], None]:
+    """Return what calls `rekey` with the one key that is read. It raises BadSecret for more, or none."""
+
+    def take(keys: list[SecretStr]) -> None:
+        if len(keys) != 1:
+            raise BadSecret(f"it holds {len(keys)} keys; one is wanted")
+        rekey(keys[0].get_secret_value())
+
+    return take
+
+
 class KeyFiles:
     """Watch files of keys. `watch` them, `start` on the event loop, and await `aclose`."""
 

@@ -23,17 +23,14 @@ from gateway.errors import ApiError, Unauthorized
 from gateway.http.api_route import as_invalid_request
 from gateway.http.docs import HEADERS, STYLE, docs_page
 from gateway.http.error_replies import ErrorReplies
-from gateway.http.openapi import ERROR, beside_fastapi, document, documents
+from gateway.http.openapi import ERROR, document, documents, hot_routes, probes
 from gateway.http.routes import (
     admin,
     audit,
     budgets,
-    conversations,
     feedback,
-    kept_responses,
     keys,
     models,
-    token_counts,
 )
 from gateway.keys.identities import Identities
 from gateway.keys.records import Caller
@@ -52,8 +49,10 @@ _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Excep
 
 def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its document has the hot ones, too."""
-    routers = [models.router, token_counts.router, kept_responses.router, conversations.router, feedback.router]
-    described, keyed = beside_fastapi(), not steps.deployment.keyless
+    of_apis = [api.routes() for api in steps.client_apis]
+    routers = [models.router, *(router for routers, _ in of_apis for router in routers), feedback.router]
+    described = [*hot_routes(), *(route for _, routes in of_apis for route in routes), *probes()]
+    keyed = not steps.deployment.keyless
     api = _api(
         steps,
         "Tierline",

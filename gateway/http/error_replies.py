@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -13,7 +13,6 @@ from starlette.responses import Response
 from starlette.routing import compile_path
 
 from cache.store.base import StoreUnavailable
-from gateway.dialects.messages.client import MessagesClient
 from gateway.errors import (
     CLIENT_GONE,
     ApiError,
@@ -26,16 +25,15 @@ from gateway.errors import (
     UpgradeRequired,
     retry_after,
 )
-from gateway.http.messages import MESSAGES, REQUEST_ID
+from gateway.http.messages import REQUEST_ID
+from gateway.parts.standard import absent, part_missing_for_path
 from gateway.request.context import ClientGone
+from gateway.seams import client_api_parts
 
 log = logging.getLogger("tierline.http")
 
 Served = Iterable[tuple[str, str]]
 """Methods and paths, whose parameters are in braces."""
-
-_VERSION: Final = b"anthropic-version"
-"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
 
 
 class ErrorReplies:
@@ -74,6 +72,8 @@ class ErrorReplies:
 
     def _nothing_at(self, path: str) -> NotFound:
         """Return the error of a path that is not served, with all that are, the nearest first."""
+        if (part := part_missing_for_path(path)) is not None:
+            return NotFound(f"{absent(path, part)}.")
         near = get_close_matches(path.rstrip("/") or "/", self._paths, n=1, cutoff=0.75)
         hint = f" Do you mean {near[0]}?" if near else ""
         if path.rstrip("/") == "/v1":
@@ -90,8 +90,9 @@ def body_of(error: ApiError, scope: Any) -> bytes:
 
 def error_envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
     """Return the body of an error to a request with this id, in the envelope that clients of the path know."""
-    if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
-        return MessagesClient({}, request_id).error(error)
+    for part in client_api_parts():
+        if (body := part.error_body(error, scope, request_id)) is not None:
+            return body
     return error.body()
 
 

@@ -25,19 +25,17 @@ Document = dict[str, Any]
 Replies = dict[int | str, Document]
 ERROR: Final[Replies] = {"default": {"model": schemas.Error, "description": "The request failed"}}
 """The reply that every operation may give, too."""
-MESSAGES_ERROR: Final[Replies] = {"default": {"model": schemas.MessagesError, "description": "The request failed"}}
-"""What it is below /v1/messages."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _TEXT: Final = {"type": "string"}
-_ANSWERS, _PASSED, _GATEWAY = "Answers", "Passed on", "The gateway"
-_JSON, _FORM, _BYTES = "application/json", "multipart/form-data", "application/octet-stream"
-_KINDS: Final = {_ANSWERS: {"all", "calls", "answers"}, _PASSED: {"all", "calls", "passed"}}
+ANSWERS, PASSED, _GATEWAY = "Answers", "Passed on", "The gateway"
+JSON: Final = "application/json"
+_KINDS: Final = {ANSWERS: {"all", "calls", "answers"}, PASSED: {"all", "calls", "passed"}}
 """Whose headers the operations of a tag have; others have those of all."""
 _OPEN: Final = frozenset({"/", "/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
 """Paths that need no key."""
 
 
-def _described(
+def described(
     method: str,
     path: str,
     summary: str,
@@ -46,11 +44,12 @@ def _described(
     reply: Any = Document,
     *,
     stream: bool = False,
-    media: str = _JSON,
+    media: str = JSON,
+    failure: Replies = ERROR,
 ) -> APIRoute:
     """Return a route that is only described. `body`: a model, or the media type of what is passed on as it is."""
 
-    def described() -> None: ...
+    def without_body() -> None: ...
 
     def taking_body(given: Any) -> None: ...
 
@@ -60,98 +59,48 @@ def _described(
     elif body is not None:
         taking_body.__annotations__["given"] = body
     content: Document = {"text/event-stream": {"schema": _TEXT}} if stream else {}
-    failed = MESSAGES_ERROR if path == "/v1/messages" else ERROR
-    if media != _JSON:
+    if media != JSON:
         content[media] = {"schema": _TEXT if media.startswith("text/") else _TEXT | {"format": "binary"}}
     return APIRoute(
         path,
-        described if body is None or extra else taking_body,
+        without_body if body is None or extra else taking_body,
         methods=[method],
         summary=summary,
         tags=[tag],
-        response_model=reply if media == _JSON else None,
-        response_class=JSONResponse if media == _JSON else Response,
-        responses=failed | {200: {"description": "The reply", "content": content}},
+        response_model=reply if media == JSON else None,
+        response_class=JSONResponse if media == JSON else Response,
+        responses=failure | {200: {"description": "The reply", "content": content}},
         openapi_extra=extra,
     )
 
 
-def _answers() -> list[APIRoute]:
-    """Return the routes of the pipeline and of embeddings."""
-    chat = (_ANSWERS, schemas.ChatRequest, schemas.ChatCompletion)
-    response = (_ANSWERS, schemas.CreateResponse, schemas.ResponseObject)
-    texts = (_ANSWERS, schemas.TextCompletionRequest, schemas.TextCompletion)
-    summary = "Answer prompts, as legacy text completions"
-    return [
-        *(
-            _described("POST", path, "Answer a chat", *chat, stream=True)
-            for path in ("/v1/chat/completions", "/chat/completions")
-        ),
-        _described("POST", "/v1/completions", summary, *texts, stream=True),
-        _described("POST", "/v1/embeddings", "Embed texts", _ANSWERS, schemas.CreateEmbeddings, schemas.EmbeddingList),
-        _described("POST", "/v1/responses", "Answer as a response", *response, stream=True),
-        _described("POST", "/responses", "Answer as a response", *response, stream=True),
-        _described("POST", "/v1/responses/compact", "Compact a conversation", _ANSWERS, schemas.CreateResponse),
-        _described(
-            "POST", "/v1/messages", "Answer as Anthropic's API does", _ANSWERS, schemas.CreateMessage, stream=True
-        ),
-    ]
+def hot_routes() -> list[APIRoute]:
+    """Return the routes of chat completions."""
+    chat = (ANSWERS, schemas.ChatRequest, schemas.ChatCompletion)
+    paths = ("/v1/chat/completions", "/chat/completions")
+    return [described("POST", path, "Answer a chat", *chat, stream=True) for path in paths]
 
 
-_PASSED_ON: Final = (
-    ("POST", "/v1/moderations", "Classify a text or an image", _JSON, _JSON),
-    ("POST", "/v1/audio/speech", "Speak a text", _JSON, _BYTES),
-    ("POST", "/v1/audio/transcriptions", "Transcribe speech", _FORM, _JSON),
-    ("POST", "/v1/audio/translations", "Translate speech into English", _FORM, _JSON),
-    ("POST", "/v1/images/generations", "Draw an image", _JSON, _JSON),
-    ("POST", "/v1/images/edits", "Edit an image", _FORM, _JSON),
-    ("POST", "/v1/images/variations", "Vary an image", _FORM, _JSON),
-    ("GET", "/v1/files", "List files", None, _JSON),
-    ("POST", "/v1/files", "Upload a file", _FORM, _JSON),
-    ("GET", "/v1/files/{file_id}", "Show a file", None, _JSON),
-    ("DELETE", "/v1/files/{file_id}", "Delete a file", None, _JSON),
-    ("GET", "/v1/files/{file_id}/content", "Read a file", None, _BYTES),
-    ("POST", "/v1/uploads", "Begin a large upload", _JSON, _JSON),
-    ("POST", "/v1/uploads/{upload_id}/parts", "Upload a part", _FORM, _JSON),
-    ("POST", "/v1/uploads/{upload_id}/complete", "End an upload", _JSON, _JSON),
-    ("POST", "/v1/uploads/{upload_id}/cancel", "Give an upload up", _JSON, _JSON),
-    ("GET", "/v1/batches", "List batches", None, _JSON),
-    ("POST", "/v1/batches", "Begin a batch", _JSON, _JSON),
-    ("GET", "/v1/batches/{batch_id}", "Show a batch", None, _JSON),
-    ("POST", "/v1/batches/{batch_id}/cancel", "Cancel a batch", _JSON, _JSON),
-)
-"""What is known of services: they may have more below the same paths."""
-
-
-def _probes() -> list[APIRoute]:
+def probes() -> list[APIRoute]:
     """Return the routes for whoever watches the gateway."""
     alive = "Whether the process lives"
     ready = "Whether requests can be answered, and what is degraded; 503 if not"
     return [
-        _described("GET", "/", "What is here", _GATEWAY),
-        _described("GET", "/healthz", alive, _GATEWAY, reply=schemas.Health),
-        _described("GET", "/health", alive, _GATEWAY, reply=schemas.Health),
-        _described("GET", "/readyz", ready, _GATEWAY, reply=schemas.Readiness),
-        _described("GET", "/metrics", "Prometheus metrics", _GATEWAY, media="text/plain"),
+        described("GET", "/", "What is here", _GATEWAY),
+        described("GET", "/healthz", alive, _GATEWAY, reply=schemas.Health),
+        described("GET", "/health", alive, _GATEWAY, reply=schemas.Health),
+        described("GET", "/readyz", ready, _GATEWAY, reply=schemas.Readiness),
+        described("GET", "/metrics", "Prometheus metrics", _GATEWAY, media="text/plain"),
     ]
 
 
 def documents() -> list[APIRoute]:
     """Return the routes of the document itself."""
     return [
-        _described("GET", "/openapi.json", "This document", _GATEWAY),
-        _described("GET", "/docs", "This document, as a page", _GATEWAY, media="text/html"),
-        _described("GET", "/docs.css", "The style of that page", _GATEWAY, media="text/css"),
+        described("GET", "/openapi.json", "This document", _GATEWAY),
+        described("GET", "/docs", "This document, as a page", _GATEWAY, media="text/html"),
+        described("GET", "/docs.css", "The style of that page", _GATEWAY, media="text/css"),
     ]
-
-
-def beside_fastapi() -> list[APIRoute]:
-    """Return the routes of the public port that are served without FastAPI."""
-    passed = [
-        _described(method, path, summary, _PASSED, body, media=media)
-        for method, path, summary, body, media in _PASSED_ON
-    ]
-    return [*_answers(), *passed, *_probes()]
 
 
 def document(title: str, routes: Sequence[BaseRoute], *, keyed: bool) -> Document:

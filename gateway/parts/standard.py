@@ -14,6 +14,10 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 _PARTS: Final = Path(__file__).parent
+_PATHS_OF_APIS: Final = (
+    *("audio", "batches", "completions", "conversations", "embeddings", "files", "images", "messages", "moderations"),
+    *("responses", "uploads"),
+)
 _PACKAGE: Final = __name__.rpartition(".")[0]
 """The package of the folders: in the wheel it has another name than in the tree."""
 OUTSIDE: Final = "tierline.parts"
@@ -28,7 +32,8 @@ class StandardPart(NamedTuple):
     module `config` defines; `policy_sections` those of policies that its module `policy` defines; `settings` other keys
     of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
     are what the names of environment variables begin with that only it reads. `kinds` are the kinds of backend that it
-    has, each with a module `kind` in a folder of its own below `kinds`. `distribution` is what pip installs.
+    has, each with a module `kind` in a folder of its own below `kinds`. `paths` are words
+    below `/v1`: it alone answers these paths, and all below them. `distribution` is what pip installs.
     """
 
     name: str
@@ -42,6 +47,7 @@ class StandardPart(NamedTuple):
     provides: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
+    paths: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -107,7 +113,14 @@ PARTS: Final = (
         provides=("hit_bound",),
     ),
     StandardPart("encoders", "encoders and languages", (), provides=("encoders",)),
-    StandardPart("apis", "other APIs", (), kinds=("responses", "anthropic", "decisions")),
+    StandardPart(
+        "apis",
+        "other APIs",
+        (),
+        provides=("client_api",),
+        kinds=("responses", "anthropic", "decisions"),
+        paths=_PATHS_OF_APIS,
+    ),
     StandardPart(
         "agents",
         "agents and conversations",
@@ -170,6 +183,13 @@ def part_missing_of(module: str) -> StandardPart | None:
 def part_missing_for_section(section: str) -> StandardPart | None:
     """Return the part that alone reads a section of the config, if this installation lacks it."""
     return next((part for part in PARTS if section in part.sections and not part.installed), None)
+
+
+def part_missing_for_path(path: str) -> StandardPart | None:
+    """Return the part that alone answers a path of the public port, if this installation lacks it."""
+    _, version, *below = path.split("/")
+    missing = (part for part in PARTS if version == "v1" and not part.installed)
+    return next((part for part in missing if below[0:1] and below[0] in part.paths), None)
 
 
 def settings_of_missing_parts() -> Iterator[tuple[str, StandardPart]]:

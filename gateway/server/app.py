@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,14 +19,9 @@ from gateway.errors import ApiError
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
 from gateway.http.lazy_app import LazyApp
 from gateway.http.messages import RequestIdMiddleware, send_json
-from gateway.http.routes import health, responses
+from gateway.http.routes import health
 from gateway.http.routes.chat import ChatCompletions
-from gateway.http.routes.completions import TextCompletions
-from gateway.http.routes.embeddings import Embeddings
-from gateway.http.routes.messages import Messages
-from gateway.http.routes.passthrough import OTHER, PassedOn, endpoint_of
-from gateway.http.routes.passthrough import PATHS as PASSED_ON
-from gateway.http.routes.response_socket import ResponseSockets
+from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
 from gateway.server.connection_limits import ConnectionLimits
@@ -37,10 +32,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Admin
     from gateway.steps import Steps
 
-_ROOTS: Final = frozenset(
-    {"chat", "completions", "conversations", "embeddings", "feedback", "messages", "models", "responses"}
-    | {path.removeprefix("/v1/") for path in PASSED_ON}
-)
+_ROOTS: Final = frozenset({"chat", "feedback", "models"}.union(*(part.paths for part in PARTS)))
 """First segments of the paths under `/v1`."""
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
@@ -58,17 +50,11 @@ class App:
         self._config = config and config.resolve()
         steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory, steps.gate.waiting))
         self._chat = ChatCompletions(steps)
-        to_responses = responses.ResponsesEndpoint(steps)
-        self._sockets = ResponseSockets(steps, to_responses)
-        self._posts: dict[str, Callable[[Any, Any, Any], Coroutine[Any, Any, None]]] = {
-            "/v1/completions": TextCompletions(steps),
-            "/v1/embeddings": Embeddings(steps),
-            **dict.fromkeys(responses.PATHS, to_responses),
-            "/v1/responses/compact": responses.ResponsesEndpoint(steps, compacts=True),
-            "/v1/messages": Messages(steps),
-        }
+        served = [api.serve(steps) for api in steps.client_apis]
+        self._posts = {path: endpoint for paths in served for path, endpoint in paths.posts.items()}
         """The other endpoints that only take POST, by path."""
-        self._passed_on = PassedOn(steps)
+        self._finders = tuple(paths.find for paths in served)
+        self._sockets = {path: endpoint for paths in served for path, endpoint in paths.sockets.items()}
         self._rest = _probes(steps, LazyApp(lambda: _built(steps)))
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
@@ -90,8 +76,8 @@ class App:
                 return endpoint(scope, receive, send)
             return self._route(scope, receive, send)
         if scope["type"] == "lifespan":
-            return _lifespan(self._steps, self._config, scope, receive, send)
-        return self._sockets(scope, receive, send)
+            return _lifespan(self._steps, self._config, frozenset(self._sockets), scope, receive, send)
+        return self._sockets[scope["path"]](scope, receive, send)
 
     def _route(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers a request, by its path: in another spelling, if it is known by none."""
@@ -103,10 +89,9 @@ class App:
             return self._chat(scope, receive, send)
         if (endpoint := self._posts.get(path)) is not None and post:
             return endpoint(scope, receive, send)
-        if (passed := endpoint_of(path)) is not None:
-            return self._passed_on(passed, scope, receive, send)
-        if self._steps.policies.current.passes_on(path):
-            return self._passed_on(OTHER, scope, receive, send)
+        for find in self._finders:
+            if (endpoint := find(path)) is not None:
+                return endpoint(scope, receive, send)
         return self._others(scope, receive, send)
 
     async def _cold(self, scope: Any, receive: Any, send: Any) -> None:
@@ -144,7 +129,9 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
     )
 
 
-async def _lifespan(steps: Steps, config: Path | None, scope: Any, receive: Any, send: Any) -> None:
+async def _lifespan(
+    steps: Steps, config: Path | None, sockets: frozenset[str], scope: Any, receive: Any, send: Any
+) -> None:
     limits = steps.deployment.limits
     connections = ConnectionLimits(limits.connections, limits.silent)
     scope["state"].update(  # the server reads these
@@ -152,6 +139,7 @@ async def _lifespan(steps: Steps, config: Path | None, scope: Any, receive: Any,
         limits=limits,
         connections=connections,
         first_bytes=steps.metrics.first_bytes,
+        sockets=frozenset(map(str.encode, sockets)),
         probes=frozenset(route.path.encode() for route in health.ROUTES),
         admin_port=None if steps.deployment.admin is None else steps.deployment.admin.port,
     )

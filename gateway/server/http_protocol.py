@@ -49,8 +49,6 @@ _RECEIVED: Final = Struct("52x I")
 1 to 10 ms; since the connection was made, if none came."""
 _UNTIMED: Final = untimed(), untimed()
 """Takes the times to the first byte of a server that has no metrics."""
-_SOCKETS: Final = frozenset({b"/v1/responses", b"/responses"})
-"""Paths that a WebSocket may be opened at."""
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
@@ -213,6 +211,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections: ConnectionLimits = self.app_state["connections"]
         self._admin_port: int | None = self.app_state.get("admin_port")
         self._first_bytes, self._later_first_bytes = self.app_state.get("first_bytes", _UNTIMED)
+        self._sockets: frozenset[bytes] = self.app_state.get("sockets", frozenset())
+        """Paths that a WebSocket may be opened at."""
         self._probes: frozenset[bytes] = self.app_state.get("probes", frozenset())
         self._waited_for = False
         self.kept_back = False
@@ -363,7 +363,9 @@ class HttpProtocol(HttpToolsProtocol):
 
     def _takes_sockets(self) -> bool:
         """Return whether the request is for the API that WebSockets speak too; others are answered without."""
-        return not self._is_admin() and self.url.partition(b"?")[0] in _SOCKETS and self.parser.get_method() == b"GET"
+        return (
+            not self._is_admin() and self.url.partition(b"?")[0] in self._sockets and self.parser.get_method() == b"GET"
+        )
 
     def _unsupported_upgrade_warning(self) -> None:
         """Log nothing: the application answers the request, and refuses a WebSocket by 426."""

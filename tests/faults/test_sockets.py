@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.frames import CloseCode
 
 from gateway.config.launch import Launch
-from gateway.http.routes import response_socket
+from gateway.parts.apis.routes import response_socket
 from gateway.server.listeners import bound
 from gateway.server.server import built, server_of
 from tests.gateway.keys.conftest import WHY, minted, registry, server, store

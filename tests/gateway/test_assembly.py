@@ -17,7 +17,6 @@ from tests.support.store import LocalStore
 ORDER = [
     "backend local",
     "backend hosted",
-    "models",
     "embedder",
     "store",
     "policies",
@@ -29,8 +28,7 @@ ORDER = [
     "telemetry",
     "observer",
     "kept calls",
-    "kept responses",
-    "background runs",
+    "other APIs",
     "sessions",
     "shorter input",
     "write-behind",

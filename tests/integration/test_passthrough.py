@@ -15,10 +15,11 @@ import openai
 import orjson
 import pytest
 
-from gateway.backends import http1_transport, service
+from gateway.backends import http1_transport
 from gateway.backends.base import BadStatus, Unreachable
-from gateway.backends.service import ServiceClient
-from gateway.http.routes import passthrough
+from gateway.parts.apis import service
+from gateway.parts.apis.routes import passthrough
+from gateway.parts.apis.service import ServiceClient
 from tests.integration.endpoints import EndpointsSetup
 from tests.integration.passed_on import run
 from tests.support.account import Account
@@ -356,7 +357,7 @@ async def test_a_key_of_one_tenant_is_not_anothers(tmp_path: Path) -> None:
 
 async def test_a_full_service_is_waited_for_and_then_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place that is free again is used."""
-    monkeypatch.setattr("gateway.backends.service._WAIT_S", 0.05)
+    monkeypatch.setattr("gateway.parts.apis.service._WAIT_S", 0.05)
     with Account() as account:
         client = ServiceClient(
             account.url, None, max_in_flight=1, max_reply=1 << 20, connect_timeout_s=2, idle_timeout_s=5

@@ -29,7 +29,6 @@ from gateway.dialects.responses.reading import (
     entries_of,
     is_reference,
     missing,
-    unsupported,
     wrong_type,
 )
 from gateway.dialects.responses.response_object import (
@@ -39,7 +38,7 @@ from gateway.dialects.responses.response_object import (
     response_of_item,
     whole_response,
 )
-from gateway.errors import ApiError, InvalidRequest, UpstreamFailed
+from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, unsupported
 from gateway.off_loop import off_loop
 
 _STATE: Final = "a store (store.url in the config) and a policy that keeps responses (state.responses)"

@@ -19,7 +19,7 @@ from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import EXTRA, Json, details_of_item
 from gateway.dialects.responses.response_object import SEARCH, SEARCHES
 from gateway.dialects.tool_names import short_name
-from gateway.errors import InvalidRequest
+from gateway.errors import InvalidRequest, unsupported
 from routing.features import url_of_file
 
 SAME: Final = frozenset(
@@ -132,11 +132,6 @@ def typed(value: Any, kind: type, param: str, expected: str) -> None:
     """Raise InvalidRequest if a field is not of this very type; `expected` says what it should be."""
     if type(value) is not kind:
         raise wrong_type(param, expected)
-
-
-def unsupported(param: str, why: str) -> InvalidRequest:
-    """Return the error for a value that is not supported; `why` follows the field's path in the message."""
-    return InvalidRequest(f"{param} {why}", code="unsupported_value", param=param)
 
 
 def missing(param: str) -> InvalidRequest:

@@ -112,15 +112,13 @@ def readiness(steps: Steps) -> dict[str, Any]:
         if endpoint.refused
     ]
     identities = {f"backend {one.config.name}": one.identity for tier in steps.tiers.values() for one in tier.endpoints}
-    identities |= {f"service {name}": service.identity for name, service in steps.services.items()}
     degraded += [
         f"{name}: credentials cannot be renewed: {identity.failure}"
         for name, identity in identities.items()
         if identity and identity.failure
     ]
-    named = {service for policy in policies.values() for _, service in policy.endpoints.services()}
-    services = {name: service.unconfigured_reason or "ready" for name, service in steps.deployment.services.items()}
-    degraded += [f"service {name}: {why}" for name, why in services.items() if name in named and why != "ready"]
+    of_apis = [api.readiness(steps.policies.current) for api in steps.client_apis]
+    degraded += [line for lines, _ in of_apis for line in lines]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
     degraded += steps.room.degraded()
@@ -153,7 +151,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
         "degraded": degraded,
         "unconfigured_surfaces": unconfigured,
         "tiers": tiers,
-        "services": services,
+        **{name: value for _, members in of_apis for name, value in members.items()},
         "store": {"status": store.status, "reason": store.reason, "nodes": store.nodes},
         "semantic_index": {"kind": index.kind, "entries": index.entries, "reason": index.reason},
         "semantic_thresholds": {

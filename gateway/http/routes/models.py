@@ -13,8 +13,7 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
-from gateway.dialects.responses.reading import unsupported
-from gateway.errors import NotFound
+from gateway.errors import NotFound, unsupported
 from gateway.http.api_route import BodyRoute, CallerOf, Served
 from gateway.http.build_context import models_of
 from gateway.keys.open_models import open_models

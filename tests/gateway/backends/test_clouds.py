@@ -21,8 +21,8 @@ import pytest
 
 from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidReply
 from gateway.backends.clouds import FramedStream, identity_for
-from gateway.backends.service import ServiceClient
 from gateway.config.schema import Deployment
+from gateway.parts.apis.service import ServiceClient
 from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
 from tests.support.app import in_process
@@ -452,7 +452,7 @@ async def test_claude_in_azures_foundry(azure: Azure, tmp_path: Path) -> None:
         assert "x-tierline-estimated" not in counted.headers
         assert azure.refused == []
         azure.failing = True
-        service = app.steps.services["audio"].identity
+        service = app.steps.client_apis[0].services["audio"].identity
         assert service is not None
         await service.renew()
         degraded = (await app.get("/readyz")).json()["degraded"]

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.backends.base import BadStatus, TimedOut, Truncated, Unreachable
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.service import ServiceClient
+from gateway.parts.apis.service import ServiceClient
 from tests.support.raw_upstream import raw_upstream
 
 WHOLE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"

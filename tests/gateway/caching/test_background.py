@@ -11,9 +11,9 @@ import redis
 
 from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
-from gateway.caching.background import BackgroundRun, BackgroundRuns
-from gateway.caching.kept_responses import KeptResponses
 from gateway.errors import RateLimited
+from gateway.parts.apis.stores.background import BackgroundRun, BackgroundRuns
+from gateway.parts.apis.stores.kept_responses import KeptResponses
 from tests.support.store import UNHURRIED, LocalStore
 
 Json = dict[str, Any]

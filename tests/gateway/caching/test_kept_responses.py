@@ -15,10 +15,10 @@ import redis.asyncio
 from cache.scopes.shelf import ENTRY, Caps
 from cache.store.base import Command, NoStore, Operation, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
-from gateway.caching import kept_responses
-from gateway.caching.conversations import Conversations
-from gateway.caching.kept_responses import KeptResponses
 from gateway.errors import InvalidRequest, Overloaded
+from gateway.parts.apis.stores import kept_responses
+from gateway.parts.apis.stores.conversations import Conversations
+from gateway.parts.apis.stores.kept_responses import KeptResponses
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.wait import eventually
 
@@ -393,7 +393,7 @@ async def test_a_conversation_that_is_too_long_is_refused_by_name(
         assert whole is not None and whole[1] == ["resp_1", "resp_2"]
         for bound in ("_MOST_BEFORE", "_MOST_BYTES"):
             with monkeypatch.context() as patch:
-                patch.setattr(f"gateway.caching.kept_responses.{bound}", 0)
+                patch.setattr(f"gateway.parts.apis.stores.kept_responses.{bound}", 0)
                 with pytest.raises(InvalidRequest, match="Begin a new one") as refused:
                     await kept.conversation("t", "resp_2")
                 assert refused.value.param == "previous_response_id"

@@ -17,10 +17,10 @@ from cache.response_cache import ResponseCache
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from gateway.caching import store_room
-from gateway.caching.kept_responses import KeptResponses
 from gateway.caching.store_room import StoreRoom, fitted_quotas
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig, TenantConfig
+from gateway.parts.apis.stores.kept_responses import KeptResponses
 from policies.loader import PolicySet
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy

@@ -17,7 +17,10 @@ from tests.support.app import InProcess
 
 ROOT = Path(__file__).parents[3]
 TABLES = {"REQUEST_HEADERS": REQUEST_HEADERS, "REPLY_HEADERS": REPLY_HEADERS}
-SERVING = ("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "dialects/messages", "errors.py")
+SERVING = (
+    *("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "dialects/messages", "errors.py"),
+    "parts/apis",
+)
 HYPHENATED = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 WORDS = {"accept", "age", "allow", "authorization", "connection", "date", "etag", "expect", "host", "origin", "range"}
 WORDS |= {"te", "traceparent", "tracestate", "trailer", "upgrade", "vary", "via", "warning"}

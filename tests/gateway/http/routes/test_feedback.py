@@ -55,6 +55,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
         callers=Callers(tenants),
         deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts), limits=Limits(), keyless=False),
         guard=SimpleNamespace(active=False),
+        client_apis=(),
         telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
     )
     api = public_api(cast("Any", steps))

@@ -29,7 +29,7 @@ from gateway.request.door import Door, OpenConnection
 from gateway.request.options import known_headers
 
 if TYPE_CHECKING:
-    from gateway.http.routes.responses import ResponsesEndpoint
+    from gateway.parts.apis.routes.responses import ResponsesEndpoint
     from gateway.steps import Steps
 
 _LONGEST_S: Final = 3600.0

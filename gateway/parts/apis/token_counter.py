@@ -14,9 +14,9 @@ from gateway.dialects.messages.models import facts_of_model
 from gateway.off_loop import off_loop
 
 if TYPE_CHECKING:
-    from gateway.backends.service import ServiceClient
     from gateway.dialects.native import Native
     from gateway.dialects.reasoning import Maker
+    from gateway.parts.apis.service import ServiceClient
 
 _PATH: Final = "/v1/messages/count_tokens"
 _COUNTED: Final = frozenset(

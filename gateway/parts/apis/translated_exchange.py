@@ -10,7 +10,7 @@ import orjson
 from gateway.dialects.client_paths import client_path
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.exchange import Exchange, ReadRequest
-from gateway.http.translated_events import translated
+from gateway.parts.apis.translated_events import translated
 from gateway.telemetry import names
 
 if TYPE_CHECKING:

@@ -8,13 +8,15 @@ from typing import Annotated, ClassVar, Final
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.caching.conversations import with_ids
 from gateway.dialects.responses.items import Json as Shown
 from gateway.dialects.responses.items import listed_item
-from gateway.dialects.responses.reading import chat_request, unsupported
-from gateway.errors import NotFound
+from gateway.dialects.responses.reading import chat_request
+from gateway.errors import NotFound, unsupported
 from gateway.http.api_route import Body, BodyRoute, Owner, Served
-from gateway.http.routes.kept_responses import ShownItems
+from gateway.parts.apis.clients import Clients
+from gateway.parts.apis.routes.kept_responses import ShownItems
+from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.stores.conversations import with_ids
 from gateway.steps import Steps
 
 router: Final = APIRouter(prefix="/v1/conversations", tags=["Answers"], route_class=BodyRoute)
@@ -31,10 +33,10 @@ class _GivenItems(Body):
     metadata: _Metadata | None = None
 
 
-def _kept_s(steps: Steps) -> float:
+def _kept_s(steps: Steps, clients: Clients) -> float:
     """Return how long a conversation is kept that no response has used yet. Raises InvalidRequest."""
     kept_s = steps.policies.current.default.state.responses
-    if not kept_s or not steps.kept_responses.configured:
+    if not kept_s or not clients.kept_responses.configured:
         raise unsupported("conversation", "cannot be kept: that needs a store, and state.responses in the policy.")
     return kept_s
 
@@ -48,63 +50,69 @@ def _checked(items: Sequence[Shown]) -> list[Shown]:
 
 
 @router.post("")
-async def create_conversation(steps: Served, owner: Owner, body: _GivenItems) -> Shown:
+async def create_conversation(steps: Served, clients: OfWorker, owner: Owner, body: _GivenItems) -> Shown:
     """Begin a conversation."""
-    items, kept_s = _checked(body.items or []), _kept_s(steps)
-    return _shown(await steps.conversations.create(owner, items, body.metadata or {}, kept_s))
+    items, kept_s = _checked(body.items or []), _kept_s(steps, clients)
+    return _shown(await clients.conversations.create(owner, items, body.metadata or {}, kept_s))
 
 
 @router.get("/{conversation_id}")
-async def show_conversation(steps: Served, owner: Owner, conversation_id: str) -> Shown:
+async def show_conversation(clients: OfWorker, owner: Owner, conversation_id: str) -> Shown:
     """Show a conversation."""
-    return _shown((await steps.conversations.find(owner, conversation_id)).response)
+    return _shown((await clients.conversations.find(owner, conversation_id)).response)
 
 
 @router.post("/{conversation_id}")
-async def update_conversation(steps: Served, owner: Owner, conversation_id: str, body: _GivenItems) -> Shown:
+async def update_conversation(
+    steps: Served, clients: OfWorker, owner: Owner, conversation_id: str, body: _GivenItems
+) -> Shown:
     """Change a conversation's metadata."""
     metadata = body.metadata or {}
-    return _shown(await steps.conversations.change(owner, conversation_id, list, _kept_s(steps), metadata))
+    return _shown(await clients.conversations.change(owner, conversation_id, list, _kept_s(steps, clients), metadata))
 
 
 @router.delete("/{conversation_id}")
-async def delete_conversation(steps: Served, owner: Owner, conversation_id: str) -> Shown:
+async def delete_conversation(clients: OfWorker, owner: Owner, conversation_id: str) -> Shown:
     """Delete a conversation with its items."""
-    await steps.conversations.delete(owner, conversation_id)
+    await clients.conversations.delete(owner, conversation_id)
     return {"id": conversation_id, "object": "conversation.deleted", "deleted": True}
 
 
 @router.get("/{conversation_id}/items")
-async def list_items(steps: Served, owner: Owner, conversation_id: str, shown: ShownItems) -> Shown:
+async def list_items(clients: OfWorker, owner: Owner, conversation_id: str, shown: ShownItems) -> Shown:
     """List a conversation's items."""
-    conversation = await steps.conversations.find(owner, conversation_id)
+    conversation = await clients.conversations.find(owner, conversation_id)
     return shown.page([listed_item(item, "") for item in conversation.given])
 
 
 @router.post("/{conversation_id}/items")
-async def add_items(steps: Served, owner: Owner, conversation_id: str, body: _GivenItems, shown: ShownItems) -> Shown:
+async def add_items(
+    steps: Served, clients: OfWorker, owner: Owner, conversation_id: str, body: _GivenItems, shown: ShownItems
+) -> Shown:
     """Add items to a conversation."""
     items = _checked(body.items or [])
-    await steps.conversations.change(owner, conversation_id, lambda before: [*before, *items], _kept_s(steps))
+    await clients.conversations.change(
+        owner, conversation_id, lambda before: [*before, *items], _kept_s(steps, clients)
+    )
     return shown.listed(items)
 
 
 @router.get("/{conversation_id}/items/{item_id}")
-async def show_item(steps: Served, owner: Owner, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
+async def show_item(clients: OfWorker, owner: Owner, conversation_id: str, item_id: str, shown: ShownItems) -> Shown:
     """Show an item of a conversation."""
-    conversation = await steps.conversations.find(owner, conversation_id)
+    conversation = await clients.conversations.find(owner, conversation_id)
     return shown.item(listed_item(conversation.given[_place(conversation.given, item_id)], ""))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
-async def delete_item(steps: Served, owner: Owner, conversation_id: str, item_id: str) -> Shown:
+async def delete_item(steps: Served, clients: OfWorker, owner: Owner, conversation_id: str, item_id: str) -> Shown:
     """Delete an item of a conversation, and return the conversation."""
 
     def without(items: Sequence[Shown]) -> list[Shown]:
         place = _place(items, item_id)
         return [*items[:place], *items[place + 1 :]]
 
-    return _shown(await steps.conversations.change(owner, conversation_id, without, _kept_s(steps)))
+    return _shown(await clients.conversations.change(owner, conversation_id, without, _kept_s(steps, clients)))
 
 
 def _place(items: Sequence[Shown], item_id: str) -> int:

@@ -20,11 +20,11 @@ from gateway.backends.sse import DONE, EventParser
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
-from gateway.http.routes.service_units import Units
-from gateway.http.routes.services import client_of, hop_of
-from gateway.http.side_exchange import SideExchange
 from gateway.keys.open_models import further_models, not_open
 from gateway.off_loop import off_loop
+from gateway.parts.apis.routes.service_units import Units
+from gateway.parts.apis.routes.services import client_of, hop_of
+from gateway.parts.apis.side_exchange import SideExchange
 from gateway.request.access import in_tenants_space
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
@@ -33,8 +33,9 @@ from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.backends.service import ServiceReply
     from gateway.config.schema import ServiceConfig
+    from gateway.parts.apis.clients import Clients
+    from gateway.parts.apis.service import ServiceReply
     from gateway.request.reply import Header
     from gateway.steps import Steps
     from gateway.telemetry.trace import Hop
@@ -93,15 +94,16 @@ def endpoint_of(path: str) -> str | None:
 class PassedOn:
     """Pass on the requests of one worker."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, clients: Clients) -> None:
         self._steps = steps
+        self._clients = clients
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(
         self, endpoint: str, scope: Any, receive: Any, send: Any, model: str | None = None
     ) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request. `model` is its body's, where that may name the surface."""
-        return _PassedRequest(self._bodies, self._steps, endpoint, scope, receive, send, model).run()
+        return _PassedRequest(self._bodies, self._steps, self._clients, endpoint, scope, receive, send, model).run()
 
 
 class _PassedRequest(SideExchange):
@@ -109,6 +111,7 @@ class _PassedRequest(SideExchange):
         self,
         bodies: ChatBodies,
         steps: Steps,
+        clients: Clients,
         endpoint: str,
         scope: Any,
         receive: Any,
@@ -117,6 +120,7 @@ class _PassedRequest(SideExchange):
     ) -> None:
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
+        self._clients = clients
         self._model = model
         self._sent = False
 
@@ -137,7 +141,7 @@ class _PassedRequest(SideExchange):
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         self.check_service(service)
         config = self.steps.deployment.services[service]
-        client = client_of(self.steps, service)
+        client = client_of(self.steps, self._clients, service)
         self.ledger.tier = self.ledger.backend = service
         headers = self._headers(config)
         body = await self._body(config, headers, policy)

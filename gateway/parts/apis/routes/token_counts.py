@@ -21,11 +21,13 @@ from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
 from gateway.http.api_route import BodyRoute, CountedCaller, Served
 from gateway.http.build_context import chosen_policy, clamp_of, models_of
-from gateway.http.openapi import MESSAGES_ERROR
-from gateway.http.routes.responses import dialect_of
 from gateway.keys.open_models import open_models
 from gateway.keys.records import KeyRecord
 from gateway.off_loop import off_loop
+from gateway.parts.apis.clients import Clients
+from gateway.parts.apis.openapi import MESSAGES_ERROR
+from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.routes.responses import dialect_of
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, RequestOptions, known_headers
 from gateway.steps import Steps
@@ -42,7 +44,7 @@ _OF_AN_IMAGE: Final = 1600
 
 @router.post("/responses/input_tokens")
 async def count_response(
-    request: Request, reply: Response, steps: Served, caller: CountedCaller, given: Given
+    request: Request, reply: Response, steps: Served, clients: OfWorker, caller: CountedCaller, given: Given
 ) -> Given:
     """Estimate the tokens of a response's input."""
     for name in ("stream", "background"):
@@ -51,7 +53,7 @@ async def count_response(
     if given["model"] is None:
         given["model"] = AUTO
     large = request.state.large
-    client = dialect_of(steps, known_headers(request.scope["headers"]))
+    client = dialect_of(steps, clients, known_headers(request.scope["headers"]))
     client.owner = caller.owner
     try:
         chat, _, large = await client.read(given, caller.tenant, large=large)
@@ -65,14 +67,14 @@ async def count_response(
 
 @router.post("/messages/count_tokens", responses=MESSAGES_ERROR)
 async def count_messages(
-    request: Request, reply: Response, steps: Served, caller: CountedCaller, given: Given
+    request: Request, reply: Response, steps: Served, clients: OfWorker, caller: CountedCaller, given: Given
 ) -> Given:
     """Count a message's tokens."""
     large, headers = request.state.large, request.scope["headers"]
     translate = partial(chat_body, given, protocol_in(dict(headers)), counting=True)
     body, native = await off_loop(translate) if large else translate()
     await _check(request, body, large=large)
-    tokens = await _counted(steps, caller.record, known_headers(headers), body, native, large=large)
+    tokens = await _counted(steps, clients, caller.record, known_headers(headers), body, native, large=large)
     if tokens is None:
         reply.headers["x-tierline-estimated"] = "1"
         tokens = await off_loop(partial(body_tokens, body)) if large else body_tokens(body)
@@ -86,7 +88,14 @@ async def _check(request: Request, chat: Mapping[str, Any], *, large: bool) -> N
 
 
 async def _counted(
-    steps: Steps, key: KeyRecord | None, headers: Mapping[bytes, bytes], body: Given, native: Native, *, large: bool
+    steps: Steps,
+    clients: Clients,
+    key: KeyRecord | None,
+    headers: Mapping[bytes, bytes],
+    body: Given,
+    native: Native,
+    *,
+    large: bool,
 ) -> int | None:
     """Return the exact count of the first tier that would answer; None if it gives none in time, or is not the key's.
 
@@ -104,7 +113,7 @@ async def _counted(
         clamp = clamp_of(policy, RequestOptions(), None, key, models)
         ladder = ladder if clamp is None else clamp.of(policy)
     tier = pinned or next(iter(ladder), "")
-    counter = steps.counters.get(tier) if pinned is None or pinned in ladder else None
+    counter = clients.counters.get(tier) if pinned is None or pinned in ladder else None
     if counter is None:
         return None
     try:

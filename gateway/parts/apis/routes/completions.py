@@ -17,14 +17,14 @@ import orjson
 from gateway.dialects.completions import CompletionsClient, prompts_of
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
-from gateway.http.routes.passthrough import PassedOn
-from gateway.http.translated_exchange import TranslatedExchange
 from gateway.off_loop import off_loop
+from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
 from gateway.request.options import known_headers
 
 if TYPE_CHECKING:
+    from gateway.parts.apis.routes.passthrough import PassedOn
     from gateway.request.reply import Header
     from gateway.steps import Steps
 
@@ -53,10 +53,10 @@ _DATA: Final = b"data: "
 class TextCompletions:
     """Answer text completions with one worker's steps."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, passed_on: PassedOn) -> None:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
-        self._passed_on = PassedOn(steps)
+        self._passed_on = passed_on
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""

@@ -11,13 +11,14 @@ import orjson
 from gateway.dialects.responses.client import Lifetime, ResponsesClient
 from gateway.http.exchange import ReadRequest
 from gateway.http.messages import send_json, start_events
-from gateway.http.translated_exchange import TranslatedExchange
+from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, known_headers
 from policies.loader import AUTO
 
 if TYPE_CHECKING:
-    from gateway.caching.background import BackgroundRun
+    from gateway.parts.apis.clients import Clients
+    from gateway.parts.apis.stores.background import BackgroundRun
     from gateway.request.context import RequestContext
     from gateway.steps import Steps
 
@@ -30,15 +31,16 @@ _PATIENCE_S: Final = 5.0
 class ResponsesEndpoint:
     """Answer `POST /v1/responses` with one worker's steps; or `/v1/responses/compact`, if it `compacts`."""
 
-    def __init__(self, steps: Steps, *, compacts: bool = False) -> None:
+    def __init__(self, steps: Steps, clients: Clients, *, compacts: bool = False) -> None:
         self._steps = steps
+        self._clients = clients
         self._compacts = compacts
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request."""
-        dialect = dialect_of(self._steps, known_headers(scope["headers"]), compacts=self._compacts)
-        return ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect).run()
+        dialect = dialect_of(self._steps, self._clients, known_headers(scope["headers"]), compacts=self._compacts)
+        return ResponsesExchange(self._steps, self._clients, self._bodies, scope, receive, send, dialect).run()
 
     def answer_message(
         self, scope: Any, receive: Any, send: Any, recent: dict[str, Any], *, counted: bool
@@ -47,8 +49,8 @@ class ResponsesEndpoint:
 
         `counted`: its owners' limits have counted it, with the handshake.
         """
-        dialect = dialect_of(self._steps, known_headers(scope["headers"]), recent=recent)
-        exchange = ResponsesExchange(self._steps, self._bodies, scope, receive, send, dialect)
+        dialect = dialect_of(self._steps, self._clients, known_headers(scope["headers"]), recent=recent)
+        exchange = ResponsesExchange(self._steps, self._clients, self._bodies, scope, receive, send, dialect)
         exchange.counted = counted
         return exchange.run()
 
@@ -61,9 +63,17 @@ class ResponsesExchange(TranslatedExchange):
     """
 
     def __init__(
-        self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any, dialect: ResponsesClient
+        self,
+        steps: Steps,
+        clients: Clients,
+        bodies: ChatBodies,
+        scope: Any,
+        receive: Any,
+        send: Any,
+        dialect: ResponsesClient,
     ) -> None:
         super().__init__(steps, bodies, scope, receive, send, dialect)
+        self._background = clients.background
         self._response = dialect
         self._run: BackgroundRun | None = None
         self._to_client = send
@@ -75,7 +85,7 @@ class ResponsesExchange(TranslatedExchange):
         self._response.close(failed=bool(self.ledger.error))
         super().close()
         if self._run is not None:
-            self.steps.background.end(self._run)
+            self._background.end(self._run)
 
     async def admit(self) -> None:
         """See `BaseExchange.admit`: what is kept is the team's of the key."""
@@ -106,14 +116,14 @@ class ResponsesExchange(TranslatedExchange):
         if not client.background:
             return
         started = client.at("in_progress")
-        self._run = run = await self.steps.background.begin(
+        self._run = run = await self._background.begin(
             request.caller.owner, started, client.given, client.ttl_s, self._cancel
         )
         self.client.detach()
         self.ledger.status = 200
         if request.features.stream:
             first = self.living_stream().begin()
-            await self.steps.background.open_events(run, first, request.budget_s())
+            await self._background.open_events(run, first, request.budget_s())
             self._listens = self._started = self._events_open = True
             await start_events(self._to_client, self.explained())
             await self._to_client({"type": "http.response.body", "body": first, "more_body": True})
@@ -125,7 +135,7 @@ class ResponsesExchange(TranslatedExchange):
         """Take what is sent in the client's place."""
         data = message.get("body", b"")
         if self._run is not None and data:
-            self.steps.background.publish(self._run, data)
+            self._background.publish(self._run, data)
         if self._listens and message["type"] == "http.response.body":
             try:
                 async with asyncio.timeout(_PATIENCE_S):
@@ -144,7 +154,12 @@ class ResponsesExchange(TranslatedExchange):
 
 
 def dialect_of(
-    steps: Steps, headers: dict[bytes, bytes], *, compacts: bool = False, recent: dict[str, Any] | None = None
+    steps: Steps,
+    clients: Clients,
+    headers: dict[bytes, bytes],
+    *,
+    compacts: bool = False,
+    recent: dict[str, Any] | None = None,
 ) -> ResponsesClient:
     """Return the dialect of one request's client."""
     surface = headers.get(b"x-tierline-surface")
@@ -155,16 +170,16 @@ def dialect_of(
         policy = steps.policies.current.resolve(name, None if surface is None else surface.decode("latin-1"))
         if policy is None:
             return None
-        return Lifetime(policy.state.responses if steps.kept_responses.configured else 0.0, policy.slo.deadline)
+        return Lifetime(policy.state.responses if clients.kept_responses.configured else 0.0, policy.slo.deadline)
 
     backends = [backend for tier in steps.deployment.tiers for backend in tier.backends]
     hosted = any(backend.kind == "responses" and "hosted_tools" in backend.capabilities for backend in backends)
     messages = steps.deployment.limits.messages
     return ResponsesClient(
-        steps.kept_responses,
+        clients.kept_responses,
         lifetime,
-        conversations=steps.conversations,
-        secret=steps.kept_responses.secret,
+        conversations=clients.conversations,
+        secret=clients.kept_responses.secret,
         compacts=compacts,
         recent=recent,
         messages=messages,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.dialects.messages.client import MessagesClient
 from gateway.http.messages import request_id_of
-from gateway.http.translated_exchange import TranslatedExchange
+from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import known_headers
 

@@ -9,14 +9,15 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from gateway.caching.background import UNFINISHED
-from gateway.caching.kept_responses import ENDED, KeptResponse
 from gateway.dialects.responses.items import Json as Shown
 from gateway.dialects.responses.items import listed_item, without_encrypted
-from gateway.dialects.responses.reading import ENCRYPTED, unsupported
-from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import BodyRoute, Owner, Served
-from gateway.steps import Steps
+from gateway.dialects.responses.reading import ENCRYPTED
+from gateway.errors import InvalidRequest, NotFound, unsupported
+from gateway.http.api_route import BodyRoute, Owner
+from gateway.parts.apis.clients import Clients
+from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.stores.background import UNFINISHED
+from gateway.parts.apis.stores.kept_responses import ENDED, KeptResponse
 
 router: Final = APIRouter(prefix="/v1/responses", tags=["Answers"], route_class=BodyRoute)
 _NOT_LISTED: Final = frozenset({"compaction_trigger"})
@@ -71,11 +72,11 @@ class _ShownItems:
 ShownItems = Annotated[_ShownItems, Depends()]
 
 
-async def _kept(steps: Served, owner: Owner, response_id: str) -> KeptResponse:
-    kept = await steps.kept_responses.find(owner, response_id)
+async def _kept(clients: OfWorker, owner: Owner, response_id: str) -> KeptResponse:
+    kept = await clients.kept_responses.find(owner, response_id)
     if kept is None or kept.response["object"] != "response":
         raise NotFound(f"Response with id {response_id!r} not found.", code="response_not_found", param="response_id")
-    return await steps.background.current(kept)
+    return await clients.background.current(kept)
 
 
 _Found = Annotated[KeptResponse, Depends(_kept)]
@@ -83,7 +84,7 @@ _Found = Annotated[KeptResponse, Depends(_kept)]
 
 @router.get("/{response_id}", response_model=None)
 async def show_response(
-    steps: Served,
+    clients: OfWorker,
     kept: _Found,
     shown: ShownItems,
     stream: str = "false",
@@ -92,28 +93,28 @@ async def show_response(
     """Show a kept response, or the events of one in the background."""
     if stream in ("false", "0"):
         return shown.response(kept)
-    events = await steps.background.events(kept, starting_after) if kept.response.get("background") else None
+    events = await clients.background.events(kept, starting_after) if kept.response.get("background") else None
     if events is None:
         raise unsupported("stream", "needs a response that was made with background and stream, and lately.")
     return StreamingResponse(events, headers=_UNBUFFERED, media_type="text/event-stream")
 
 
 @router.delete("/{response_id}")
-async def delete_response(steps: Served, owner: Owner, response_id: str) -> Shown:
+async def delete_response(clients: OfWorker, owner: Owner, response_id: str) -> Shown:
     """Delete a kept response; one that is not there yet will not be kept."""
     try:
-        kept = await _kept(steps, owner, response_id)
+        kept = await _kept(clients, owner, response_id)
     except NotFound:
-        await steps.kept_responses.delete(owner, response_id)
+        await clients.kept_responses.delete(owner, response_id)
         raise
     if kept.response["status"] in UNFINISHED:
         raise InvalidRequest("The response is not at its end. Cancel it first.", code="response_in_progress")
-    await steps.background.delete(kept)
+    await clients.background.delete(kept)
     return {"id": kept.id, "object": "response", "deleted": True}
 
 
 @router.post("/{response_id}/cancel")
-async def cancel_response(steps: Served, kept: _Found, shown: ShownItems) -> Shown:
+async def cancel_response(clients: OfWorker, kept: _Found, shown: ShownItems) -> Shown:
     """Cancel a response in the background."""
     if not kept.response.get("background"):
         raise InvalidRequest(
@@ -121,20 +122,20 @@ async def cancel_response(steps: Served, kept: _Found, shown: ShownItems) -> Sho
             code="unsupported_value",
             param="response_id",
         )
-    return shown.response(await steps.background.cancel(kept))
+    return shown.response(await clients.background.cancel(kept))
 
 
 @router.get("/{response_id}/input_items")
-async def list_input_items(steps: Served, kept: _Found, shown: ShownItems) -> Shown:
+async def list_input_items(clients: OfWorker, kept: _Found, shown: ShownItems) -> Shown:
     """List what a kept response was given, earlier turns too."""
-    return shown.page(await _given(steps, kept))
+    return shown.page(await _given(clients, kept))
 
 
-async def _given(steps: Steps, kept: KeptResponse) -> list[Shown]:
+async def _given(clients: Clients, kept: KeptResponse) -> list[Shown]:
     """Return all items of the conversation before a response's output, each with an id and as the API lists it."""
     items = list(kept.given)
     if kept.response["status"] in ENDED and (kept.before or "conversation" in kept.response):
-        conversation = await steps.kept_responses.conversation(kept.tenant, kept.id)
+        conversation = await clients.kept_responses.conversation(kept.tenant, kept.id)
         items = items if conversation is None else [*conversation[0][: -len(kept.items())], *items]
     suffix = kept.id.rpartition("_")[2]
     listed = [listed_item(item, f"item_{suffix}i{place:03x}") for place, item in enumerate(items)]

@@ -8,7 +8,8 @@ from gateway.errors import UpstreamFailed
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.backends.service import ServiceClient
+    from gateway.parts.apis.clients import Clients
+    from gateway.parts.apis.service import ServiceClient
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop, Trace
@@ -16,9 +17,9 @@ if TYPE_CHECKING:
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
-def client_of(steps: Steps, service: str) -> ServiceClient:
+def client_of(steps: Steps, clients: Clients, service: str) -> ServiceClient:
     """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
-    client = steps.services.get(service)
+    client = clients.services.get(service)
     if client is None:
         reason = steps.deployment.services[service].unconfigured_reason
         raise UpstreamFailed(

@@ -21,8 +21,8 @@ import orjson
 
 from cache.store.base import Command, NoStore, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
-from gateway.caching.kept_responses import KeptResponse, KeptResponses
 from gateway.errors import RateLimited, retry_after
+from gateway.parts.apis.stores.kept_responses import KeptResponse, KeptResponses
 
 log = logging.getLogger("tierline.background")
 

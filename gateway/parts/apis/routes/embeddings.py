@@ -29,9 +29,9 @@ from gateway.chat.usage import Usage, count_in
 from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
-from gateway.http.routes.services import client_of, hop_of
-from gateway.http.side_exchange import SideExchange
 from gateway.off_loop import off_loop
+from gateway.parts.apis.routes.services import client_of, hop_of
+from gateway.parts.apis.side_exchange import SideExchange
 from gateway.request.body import ChatBodies
 from gateway.request.session import user_of
 from gateway.telemetry import names
@@ -39,8 +39,10 @@ from policies.value_type import value_type
 from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
+    from gateway.parts.apis.clients import Clients
     from gateway.steps import Steps
     from policies.model import Policy
+    from routing.embedding.embedder import PublicEncoder
 
 ENDPOINT: Final = "embeddings"
 ENCODER: Final = "encoder"
@@ -79,8 +81,9 @@ class EmbeddingsRequest:
 class Embeddings:
     """Answer requests for embeddings with one worker's steps."""
 
-    def __init__(self, steps: Steps) -> None:
+    def __init__(self, steps: Steps, clients: Clients) -> None:
         self._steps = steps
+        self.clients = clients
         self.bodies = ChatBodies(steps.deployment.limits)
         self._writes: set[asyncio.Task[None]] = set()
 
@@ -104,6 +107,7 @@ class _Embedding(SideExchange):
     def __init__(self, route: Embeddings, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, ENDPOINT, scope, receive, send)
         self._route = route
+        self._encoder = route.clients.encoder.encoder
 
     async def answer(self) -> None:
         await self.accept()
@@ -122,7 +126,7 @@ class _Embedding(SideExchange):
         ledger.tier = ledger.backend = endpoint.service or ENCODER
         ledger.model = model
         if endpoint.service is None:
-            _check_for_encoder(self.steps, request)
+            _check_for_encoder(self._encoder, request)
             ledger.dropped = request.more
         cache = self.steps.cache.vectors
         find_keys = partial(cache.keys, self.caller.owner, policy, _settings(policy, model, request), request.inputs)
@@ -155,7 +159,7 @@ class _Embedding(SideExchange):
             ledger.list_usd = Price(input=price).of(Usage(stored, 0))
         ledger.answer_tokens_in, ledger.answer_tokens_out = sum(vector.tokens for vector in vectors), 0
         ledger.dropped += () if endpoint.service is None else _ignored(request.dimensions, vectors)
-        write = partial(_reply, vectors, model, request.base64, _cut(self.steps, policy, request))
+        write = partial(_reply, vectors, model, request.base64, _cut(self._encoder, policy, request))
         size = sum(len(vector.vector) for vector in vectors)
         reply = await off_loop(write) if size > _LARGE_REPLY else write()
         length = (b"content-length", b"%d" % len(reply))
@@ -166,7 +170,7 @@ class _Embedding(SideExchange):
 
     def _allowed_model(self, policy: Policy, request: EmbeddingsRequest) -> str:
         """Return the model that embeds. Raises ApiError for none, and for one that is closed to the key."""
-        model, service = _model(self.steps, policy, request), policy.endpoints.embeddings.service
+        model, service = _model(self.steps, self._encoder, policy, request), policy.endpoints.embeddings.service
         self.check_model(policy, request.body, request.model, model)
         if service is not None:
             self.check_service(service)
@@ -207,7 +211,7 @@ class _Embedding(SideExchange):
 
     async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
         """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
-        encoder = self.steps.encoder
+        encoder = self._route.clients.encoder
         is_model = self.steps.deployment.embedding.kind != "static"
         hop = self.trace.begin(names.EMBED, names.of_embedder(encoder.encoder.name, is_model=is_model))
         try:
@@ -269,7 +273,7 @@ class _Embedding(SideExchange):
 
         It is asked once more without `user` if it refuses that: no vector depends on it.
         """
-        refused, also = client_of(self.steps, service).refused, list[RefusedField]()
+        refused, also = client_of(self.steps, self._route.clients, service).refused, list[RefusedField]()
         while True:
             fitted, omitted = refused.left_out(body, also)
             self.ledger.dropped = tuple(omitted)
@@ -290,7 +294,7 @@ class _Embedding(SideExchange):
         self, service: str, model: str, inputs: list[Any], sent: bytes, policy: Policy, *, large: bool
     ) -> list[StoredVector]:
         """Return the vectors of one service, by one call. Raises BackendError."""
-        client = client_of(self.steps, service)
+        client = client_of(self.steps, self._route.clients, service)
         price = self.steps.deployment.services[service].prices.get(model)
         if self.hold is not None:
             tokens_in = sum(_shares(inputs, None))
@@ -394,9 +398,8 @@ def _is_token(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _check_for_encoder(steps: Steps, request: EmbeddingsRequest) -> None:
+def _check_for_encoder(encoder: PublicEncoder, request: EmbeddingsRequest) -> None:
     """Raise InvalidRequest for what the gateway's own encoder cannot do."""
-    encoder = steps.encoder.encoder
     if not isinstance(request.inputs[0], str):
         at = "input" if _is_token(request.body["input"][0]) else "input[0]"
         message = f"The gateway's own encoder ({encoder.name}) reads texts; tokens are another model's. Send the text."
@@ -406,9 +409,9 @@ def _check_for_encoder(steps: Steps, request: EmbeddingsRequest) -> None:
         raise _unsupported("dimensions", f"The vectors of {encoder.name} have these lengths: {lengths}.")
 
 
-def _model(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> str:
+def _model(steps: Steps, encoder: PublicEncoder, policy: Policy, request: EmbeddingsRequest) -> str:
     """Return the model that embeds: the surface's, or the one that the request names. Raises ApiError."""
-    endpoint, encoder = policy.endpoints.embeddings, steps.encoder.encoder
+    endpoint = policy.endpoints.embeddings
     is_surface = steps.policies.current.resolve(request.model) is not None
     own = encoder.name if endpoint.service is None else endpoint.model
     if not is_surface and endpoint.service is not None:
@@ -437,10 +440,10 @@ def _settings(policy: Policy, model: str, request: EmbeddingsRequest) -> dict[st
     return {"service": service, "model": model, "more": {} if service is None else more}
 
 
-def _cut(steps: Steps, policy: Policy, request: EmbeddingsRequest) -> int | None:
+def _cut(encoder: PublicEncoder, policy: Policy, request: EmbeddingsRequest) -> int | None:
     """Return the length to which vectors are cut here; None where they stay as they are."""
     own = policy.endpoints.embeddings.service is None
-    return request.dimensions if own and request.dimensions != steps.encoder.encoder.dimension else None
+    return request.dimensions if own and request.dimensions != encoder.dimension else None
 
 
 def _ignored(dimensions: int | None, vectors: Sequence[StoredVector]) -> tuple[str, ...]:

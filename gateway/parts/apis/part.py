@@ -1,0 +1,26 @@
+"""Provide the seam `client_api` (`gateway.seams`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from gateway.dialects.messages.client import MessagesClient
+from gateway.errors import ApiError
+from gateway.http.messages import MESSAGES
+from gateway.parts.apis.clients import Clients
+from gateway.seams import ClientApiNeeds
+
+_VERSION: Final = b"anthropic-version"
+"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
+
+
+def build_client_api(needs: ClientApiNeeds) -> Clients:
+    """Return what answers a worker's clients, which is not started."""
+    return Clients(needs)
+
+
+def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
+    """Return the body of an error as Anthropic's clients know it; None for other clients."""
+    if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
+        return MessagesClient({}, request_id).error(error)
+    return None

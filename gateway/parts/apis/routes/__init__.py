@@ -1,0 +1,1 @@
+"""Answer the paths of these APIs, a module for each."""

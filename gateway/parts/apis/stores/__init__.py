@@ -1,0 +1,1 @@
+"""Keep in the store what clients are given back later."""
