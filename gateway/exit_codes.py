@@ -18,9 +18,6 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-HELP: Final = """exit codes:
-  0    done, without findings
-  1    done, with findings: problems, differences, a target that is missed
-  2    not done: a wrong command line, config or input, or a service that does
-       not answer
-  130  stopped by Ctrl-C or SIGTERM before it was done"""
+HELP: Final = """exit codes: 0 done; 1 done, with findings (problems, differences,
+a target that is missed); 2 not done (a wrong command line, config or input, or
+a service that does not answer); 130 stopped by Ctrl-C or SIGTERM"""

@@ -61,7 +61,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Describe the options that have no text of their own by `options`, those of the command in its help.toml."""
 
     def __init__(self, options: Mapping[str, str], **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(max_help_position=34, **settings)
         self._options = options
 
     def add_argument(self, action: argparse.Action) -> None:

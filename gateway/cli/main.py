@@ -187,13 +187,15 @@ def _listed() -> str:
     width = min(_WIDTH, shutil.get_terminal_size().columns - 2) - 2
     lines = []
     for title, names in groups.items():
-        lines += ["", title] if title else []
+        lines += [f"{title}:"] if title else []
         for name in names:
             text = f"{name:11}{COMMANDS[name]['summary']}"
             lines += textwrap.wrap(text, width, initial_indent="  ", subsequent_indent=" " * 13)
     return "\n".join(lines)
 
 
+_USAGE_LINES: Final = 3
+"""A usage of more lines says less than the list of options below it."""
 _NOT_ONE_OF: Final = re.compile(r"invalid choice: '([^']*)' \(choose from (.*)\)")
 
 
@@ -213,7 +215,18 @@ class _Parser(argparse.ArgumentParser):
         """Return the help text; see argparse."""
         # Commands use RawDescriptionHelpFormatter for the examples in their epilogs; it wraps no prose.
         self.description, self.epilog = _filled(self.description), _filled(self.epilog)
+        if self.usage is None and self.format_usage().count("\n") > _USAGE_LINES:
+            self.usage = _short_usage(self)
         return f"{super().format_help()}\n{HELP}\n"
+
+
+def _short_usage(parser: argparse.ArgumentParser) -> str:
+    """Return a usage that names the options which are required alone."""
+    formatter = parser._get_formatter()
+    actions = [action for action in parser._actions if action.required or not action.option_strings]
+    formatter.add_usage(None, actions, parser._mutually_exclusive_groups, prefix="")
+    needed = " ".join(formatter.format_help().split()).removeprefix(parser.prog).strip()
+    return f"%(prog)s [options] {needed}".strip()
 
 
 def _filled(text: str | None) -> str | None:

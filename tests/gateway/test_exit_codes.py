@@ -37,6 +37,7 @@ NOT_DONE = {
     "trace, with a config that is not there": ["trace", "last", "--config", "{folder}/none.yaml"],
     "cache, without a store": ["cache", "stats", "--store", NO_STORE],
     "cache, with nothing to purge named": ["cache", "purge", "--store", NO_STORE],
+    "completion, for a shell that is none": ["completion", "cmd"],
     "audit, without a store": ["audit", "--store", NO_STORE],
     "usage, of days that are none": ["usage", "--since", "noon"],
     "keys, without a store": ["keys", "list", "--store", NO_STORE],

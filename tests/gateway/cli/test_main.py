@@ -6,6 +6,7 @@ import argparse
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -235,3 +236,17 @@ def test_a_renamed_command_tells_its_new_name(old: str, new: str, capsys: pytest
     printed = capsys.readouterr()
     assert ended.value.code == 0 and printed.out.startswith(f"usage: tierline {new} ")
     assert printed.err == f"tierline: `{old}` is `{new}` now; the old name works in this release alone\n"
+
+
+def test_a_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 100 columns: 50 lines for most commands, and none is longer than a screen and a third."""
+    monkeypatch.setenv("COLUMNS", "100")
+
+    def every(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+        yield parser
+        for each in _subcommands(parser).values():
+            yield from every(each)
+
+    _, *commands = every(cli.whole_parser())
+    lines = [len(parser.format_help().splitlines()) for parser in (cli._parser(None, None), *commands)]
+    assert max(lines) <= 66 and sum(count > 50 for count in lines) <= len(lines) / 10
