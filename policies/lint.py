@@ -314,24 +314,6 @@ def _waits_end_in_time(policy: Rules) -> Iterator[Finding]:
         yield Finding(at, message, "T305", f"write less than {most}", (Edit(at, half),))
 
 
-def _budgets_steer(policy: Rules) -> Iterator[Finding]:
-    rules, steer = policy.spending, ("spending", "steer_from")
-    if rules.steer_from == 0:
-        message = "every request of an owner with a budget is steered, from its first cent on"
-        yield Finding(steer, message, "T606", "write 90%", (Edit(steer, "90%"),))
-    elif rules.steer_from == 1 and rules.model_fields_set > {"steer_from"}:
-        message = "at 100% requests are refused, so none is steered, and what else is written here changes nothing"
-        yield Finding(steer, message, "T606", "write 90%", (Edit(steer, "90%"),))
-    cap: KeyPath = ("spending", "cap")
-    if rules.cap == policy.tiers[-1]:
-        message = f"{rules.cap} is the strongest tier, so nothing is capped"
-        yield Finding(cap, message, "T606", "write a weaker one, auto or none", (Edit(cap),))
-    if policy.held_back_s >= policy.slo.deadline:
-        at, half = ("spending", "wait"), write_duration(policy.slo.deadline / 2)
-        message = "not less than slo.deadline, which ends the wait first"
-        yield Finding(at, message, "T305", f"write such as {half}", (Edit(at, half),))
-
-
 def _holdout_is_a_sample(policy: Rules) -> Iterator[Finding]:
     if policy.holdout is not None and policy.holdout > 0.1:
         share = write_share(policy.holdout)
@@ -429,7 +411,6 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _second_opinions_come_in_time,
     _races_have_a_rival,
     _hedges_come_in_time,
-    _budgets_steer,
     _holdout_is_a_sample,
     _waits_end_in_time,
     _caches_build_on_each_other,

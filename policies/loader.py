@@ -32,7 +32,6 @@ from policies.misfits import misfits, names, patterns, problems_together
 from policies.model import ClauseLines, CrossEncoderKind, DeployedTier, Policy, Rules
 from policies.rollout import Sticky
 from policies.sections import all_added, policy_model, rules_model
-from policies.spending import Spending
 from policies.taken_out import add_taken_out, without_taken_out
 from policies.validation import Section, check_part, validate
 from policies.wildcards import matches
@@ -54,7 +53,6 @@ _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
     "optional_tiers": (),
     "prompt_cache": "auto",
-    "spending": Spending(),
     "tier_fields": {},
 }
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
@@ -373,10 +371,7 @@ def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
     start = {name: rule for name, rule in rules.route.start.items() if name in tiers}
     fields = {name: fields for name, fields in rules.tier_fields.items() if name in tiers}
     optional = tuple(name for name in rules.optional_tiers if name in tiers)
-    route, spending = rules.route.model_copy(update={"start": start}), rules.spending
-    if spending.cap in rules.tiers and spending.cap not in tiers:
-        cheaper = [name for name in rules.tiers[: rules.tiers.index(spending.cap)] if name in tiers]
-        spending = spending.model_copy(update={"cap": (cheaper or tiers)[-1 if cheaper else 0]})
+    route = rules.route.model_copy(update={"start": start})
     added = (part.without_tiers(rules, tiers) for part in all_added())
     return {
         **{name: section for sections in added for name, section in sections.items()},
@@ -384,7 +379,6 @@ def _without_missing(rules: Rules, tiers: Sequence[str]) -> dict[str, Any]:
         "optional_tiers": optional,
         "route": route,
         "tier_fields": fields,
-        "spending": spending,
     }
 
 

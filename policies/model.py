@@ -6,6 +6,7 @@ of durations and shares is in `policies.validation`.
 
 from __future__ import annotations
 
+import math
 import re
 from bisect import bisect_left
 from collections.abc import Container, Mapping, Sequence
@@ -26,7 +27,7 @@ from policies.fields import SetFields
 from policies.learn import Learn
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.rollout import Rollout
-from policies.spending import AUTO, NONE, Spending
+from policies.steering import Spent, Steering
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
@@ -448,8 +449,6 @@ class Rules(Section):
     load: Load = Load()
     endpoints: Endpoints = Endpoints()
     state: State = State()
-    spending: Spending = Spending()
-    """How requests are answered for less while a budget of theirs runs out."""
     holdout: Share | None = None
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against; None:
     `HELD_OUT` where a judge labels answers, else none, as nothing would compare them."""
@@ -498,10 +497,6 @@ class Rules(Section):
                 message = f"tier {name!r} is not among this policy's tiers {list(tiers)}{did_you_mean(name, tiers)}"
                 mend = f"write {near}" if near else "add it to tiers, or leave it out"
                 findings.append(Finding(at, message, "T202", mend, (Edit(at, rename=near),), of_key=True))
-        if (cap := self.spending.cap) not in (AUTO, NONE, *tiers):
-            at = ("spending", "cap")
-            message = f"tier {cap!r} is not among this policy's tiers {list(tiers)}{did_you_mean(cap, tiers)}"
-            findings.append(Finding(at, message, "T202", "write one of them, auto or none", (Edit(at),)))
         if not any(rule.source == OTHERWISE for rule in start.values()):
             message = "one tier must say 'otherwise', or some requests would have nowhere to go"
             at = ("route", "start", tiers[-1])
@@ -519,12 +514,6 @@ class Rules(Section):
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
         """Return the tiers without the optional ones that a deployment with these does not have."""
         return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
-
-    @property
-    def held_back_s(self) -> float:
-        """How long a request waits while a budget of its is nearly spent, in seconds."""
-        wait = self.spending.wait
-        return (self.slo.deadline / 10 if self.load.priority == "batch" else 0.0) if wait is None else wait
 
     def _unreachable(self) -> list[Finding]:
         """Return a finding for each tier cheaper than every start: escalation only goes up, so it is never called."""
@@ -655,6 +644,15 @@ class Policy(Rules):
         if self.holdout is not None:
             return self.holdout
         return HELD_OUT if self.labelled else 0.0
+
+    @property
+    def steer_from(self) -> float:
+        """Share of a budget that is spent from which requests are steered to less: never, unless a part does."""
+        return math.inf
+
+    def steering(self, spent: Spent) -> Steering | None:
+        """Return how a request is steered of whose budget so much is spent; None where it is not."""
+        return None
 
     @cached_property
     def sets_fields(self) -> bool:

@@ -365,7 +365,7 @@ class Cascade:
             alone=not role and not self._may_race(tier, above),
             retry=self._last is not None and self._last.kind == "retryable" and not role,
             reserved_s=reserved,
-            ease=1.0 if self._steering is None else self._steering.ease_at(self._policy, tier),
+            ease=1.0 if self._steering is None else self._steering.ease_at(self._policy.tiers, tier),
         )
         self._tried[tier] = self._tried.get(tier, 0) + 1
         self._attempts.append(attempt)

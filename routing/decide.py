@@ -4,8 +4,8 @@ Steps: the request's own limits and the capabilities it needs narrow the policy'
 first start rule that holds names the wanted tier, or if that tier is not open to the request, the next stronger one;
 tiers that cannot answer now are left out, and the decision records that. Where the conversation is warm at a stronger
 tier than the wanted one, the cheapest of the tiers between them starts, by their `costs`, and what a weaker one would
-have to read cold is a part of its expected time. A request whose budget is nearly spent starts no higher than the cap
-of the policy's `spending` (`routing.spending`).
+have to read cold is a part of its expected time. A request that is steered to less starts no higher than its cap
+(`policies.steering`).
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from policies.quantities import dollars
 from policies.value_type import value_type
-from routing.spending import Spent, Steering, steering_of
 
 if TYPE_CHECKING:
     from policies.model import DeployedTier, Policy
+    from policies.steering import Spent, Steering
     from routing.difficulty.model import Difficulty
     from routing.features import Features
     from routing.load.latency import Forecast
@@ -149,8 +149,8 @@ class Decision:
 
 def decide(policy: Policy, given: DecisionInput) -> Decision:
     """Return the decision for one request. Raises NoTierError."""
-    if given.spent is not None and (steering := steering_of(policy, given.spent)) is not None:
-        return _steered(policy, given, given.spent, steering)
+    if given.spent is not None and (steering := policy.steering(given.spent)) is not None:
+        return _steered(policy, given, steering)
     features, health, budget_s, ttft_s = given.features, given.health, given.budget_s, given.ttft_s
     capable, unfit = _capable(policy, given)
     lacks = "".join(f"; {tier.why_not}" for tier in policy.unconfigured.values()) if policy.unconfigured else ""
@@ -183,7 +183,7 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
     return replace(decision, stand_in=_too_slow(health[start], features.stream, expected_s(health[start]), limit))
 
 
-def _steered(policy: Policy, given: DecisionInput, spent: Spent, steering: Steering) -> Decision:
+def _steered(policy: Policy, given: DecisionInput, steering: Steering) -> Decision:
     """Return the decision as it would be, but for a start above the cap where a tier up to it can answer in time."""
     free, place = decide(policy, replace(given, spent=None, holdout=False)), policy.tiers.index
     cap, wanted, below = steering.cap, free.tiers[0], free.fallbacks
@@ -200,7 +200,7 @@ def _steered(policy: Policy, given: DecisionInput, spent: Spent, steering: Steer
         free,
         tiers=(*reversed(below[:at]), *free.tiers),
         fallbacks=below[at:],
-        reason=f"{free.reason}; {steering.why(policy, spent)}",
+        reason=f"{free.reason}; {steering.why}",
         steering=steering._replace(wanted=wanted),
     )
 
@@ -321,7 +321,7 @@ def start_by_rules(
 def clause_of(policy: Policy, decision: Decision) -> str:
     """Return the dotted key of the policy by which the request starts where it does; `tiers` if one was open to it."""
     if decision.steering is not None and decision.steering.wanted:
-        return "spending.cap"
+        return decision.steering.clause
     if " alone is open to it" in decision.reason:
         return "tiers"
     tier, _, why = decision.reason.partition(": ")
@@ -337,7 +337,7 @@ def values_for(policy: Policy, given: DecisionInput, tier: str) -> dict[str, Any
 def asks_both(policy: Policy, given: DecisionInput) -> bool:
     """Return whether the rule for asking two tiers at once (`escalate.speculate.both`) holds."""
     rule = policy.escalate.speculate.both
-    if rule is None or steering_of(policy, given.spent) is not None:
+    if rule is None or (given.spent is not None and policy.steering(given.spent) is not None):
         return False
     return rule.holds(rule_values(policy, given.difficulty, given.features, given.budget_s))
 

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 
+from policies.steering import Spent
 from routing.decide import Clamp, DecisionInput, TierCost, TierHealth
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
-from routing.spending import Spent
 
 if TYPE_CHECKING:
     from routing.decide import Decision

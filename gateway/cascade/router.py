@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Tier
     from policies.model import Policy
+    from policies.steering import Steering
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder, Vector
     from routing.features import Features
-    from routing.spending import Steering
 
 
 class Classifiers:
@@ -133,7 +133,7 @@ class Router:
             left.total_s,
             left.ttft_s,
             request.clamp,
-            (spent is None or spent.share < request.policy.spending.steer_from) and _held_out(request, hop, health),
+            (spent is None or spent.share < request.policy.steer_from) and _held_out(request, hop, health),
             room_wanted(request.body, largest, own_limit=request.own_limit) if largest else 0,
             costs,
             spent,

@@ -79,7 +79,11 @@ PARTS: Final = (
         provides=("archive",),
     ),
     StandardPart(
-        "access", "keys, limits and money", ("keys", "teams", "budgets", "audit", "prices"), provides=("limits",)
+        "access",
+        "keys, limits and money",
+        ("keys", "teams", "budgets", "audit", "prices"),
+        policy_sections=("spending",),
+        provides=("limits",),
     ),
     StandardPart(
         "lab",

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
     from policies.model import Policy
-    from routing.spending import Spent
+    from policies.steering import Spent
 
 HeaderStyle = Literal["openai", "anthropic"]
 """Whose headers tell a client how its limits stand."""

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Final
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
 from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
+from gateway.parts.access.policy import AUTO, SpendingSections
 from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
 from gateway.quotas.accounts import Account, OwnerAccounts
 from gateway.telemetry import names
 from policies.quantities import NANO, dollars
-from policies.spending import AUTO
-from routing.spending import Spent
+from policies.steering import Spent
 
 if TYPE_CHECKING:
     from gateway.config.keys import KeysConfig
@@ -273,7 +273,7 @@ class Holding:
         """Return how much of its tightest budget is spent or held, and the measured cap where it counts."""
         if not self.money:
             return None
-        share, rules = self._admission.leases.tightest(self.money)[0], policy.spending
+        share, rules = self._admission.leases.tightest(self.money)[0], policy.of(SpendingSections).spending
         measured = share >= rules.steer_from and rules.cap == AUTO
         return Spent(share, self._admission.caps.cap_of(policy) if measured else "")
 
@@ -293,7 +293,7 @@ class Holding:
 
     def is_tight(self, policy: Policy) -> bool:
         """Return whether so much of its tightest budget is spent, as far as this worker knows, that it steers."""
-        return bool(self.money) and self._admission.leases.tightest(self.money)[0] >= policy.spending.steer_from
+        return bool(self.money) and self._admission.leases.tightest(self.money)[0] >= policy.steer_from
 
     def reserve_now(self, request: RequestContext, tiers: Sequence[str]) -> bool:
         """Reserve money for a chat if that needs no waiting; return whether it is reserved."""

@@ -1,6 +1,6 @@
 """Steer requests whose budget runs out: how much of it is spent, where the ladder is capped, and how long batch waits.
 
-`routing.spending` has the rules; here are the figures that they go by. What tiers are worth the keeper of the ledger
+`parts.access.policy` has the rules; here are the figures that they go by. What tiers are worth the keeper of the ledger
 leaves in the store every few minutes (`gateway.parts.ledger.tier_worth`); a worker reads it twice a minute.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -17,8 +17,8 @@ import orjson
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.accounting import cost
 from gateway.chat.usage import Usage
+from gateway.parts.access.policy import SpendingSections
 from gateway.telemetry import names
-from routing.spending import measured_cap
 
 if TYPE_CHECKING:
     from gateway.parts.access.admission import Holding
@@ -43,8 +43,9 @@ async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) 
     """
     await hold.look()
     policy, surface = request.policy, request.policy.surface
-    wait_s = min(policy.held_back_s, request.budget_s() / 2)
-    if not policy.held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not hold.is_tight(policy):
+    held_back_s = policy.of(SpendingSections).held_back_s
+    wait_s = min(held_back_s, request.budget_s() / 2)
+    if not held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not hold.is_tight(policy):
         return
     request.client.watch()
     hop = request.trace.begin(names.BUDGET_WAIT)
@@ -117,3 +118,21 @@ class MeasuredCaps:
             except StoreUnavailable as error:
                 _log.info("what tiers are worth stays as it was: %s", error)
             await asyncio.sleep(_READ_EVERY_S)
+
+
+def measured_cap(ladder: Sequence[str], quality: Mapping[str, float], usd: Mapping[str, float]) -> str:
+    """Return the tier from which the strongest of the ladder gains least for each dollar that it costs more.
+
+    `quality` is that of the tiers' answers, 0..1, `usd` what a tier's call costs. A tier of which either is missing is
+    left out. The strongest itself where no weaker one costs less; empty where it is missing, or all others are.
+    """
+    known = [name for name in ladder if name in quality and name in usd]
+    if len(known) < 2 or known[-1] != ladder[-1]:
+        return ""
+    strongest = known.pop()
+    gained = {
+        name: (quality[strongest] - quality[name]) / (usd[strongest] - usd[name])
+        for name in known
+        if usd[name] < usd[strongest]
+    }
+    return min(gained, key=gained.__getitem__) if gained else strongest

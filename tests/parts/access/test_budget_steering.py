@@ -19,7 +19,7 @@ from gateway.request.context import Client
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
-from tests.routing.test_spending import policy
+from tests.parts.access.test_steering import policy
 
 CENT = 10_000_000
 

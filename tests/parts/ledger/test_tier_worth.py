@@ -11,12 +11,11 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.config.prices import Price
-from gateway.parts.access.budget_steering import TIER_WORTH, MeasuredCaps
+from gateway.parts.access.budget_steering import TIER_WORTH, MeasuredCaps, measured_cap
 from gateway.parts.ledger.keeper import Keeper
 from gateway.parts.ledger.tier_worth import tier_worth
 from policies.loader import made_policy
 from policies.model import Policy
-from routing.spending import measured_cap
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.test_quality import judged_traffic, label, rate
 from tests.parts.ledger.test_keeper import NEVER, keep, record

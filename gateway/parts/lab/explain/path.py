@@ -17,7 +17,6 @@ from policies.quantities import percent, write_duration, write_share
 from policies.sections import all_added
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 from routing.difficulty.model import Difficulty
-from routing.spending import steering_of
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
@@ -155,8 +154,8 @@ def _budget(policy: Policy, given: DecisionInput) -> Iterator[PathLine]:
         text = f"{write_duration(round(given.ttft_s, 4))} until the first token is due"
         yield PathLine("budget", text, ("slo", "ttft", "p99"))
     if (spent := given.spent) is not None:
-        rules, steering = policy.spending, steering_of(policy, spent)
-        text = f"{percent(spent.share)} of the tightest budget is spent, and it steers from {percent(rules.steer_from)}"
+        steering, steers_from = policy.steering(spent), percent(policy.steer_from)
+        text = f"{percent(spent.share)} of the tightest budget is spent, and it steers from {steers_from}"
         if steering is not None:
             text += (
                 f": the cap is {steering.cap or 'none'}, and thresholds below it are {percent(steering.ease)} of theirs"

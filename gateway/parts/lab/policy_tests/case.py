@@ -14,13 +14,13 @@ from gateway.parts.lab.walk import GOOD, STATUS, Draft, Step, Surroundings, Tier
 from policies.errors import InvalidContent, Problem
 from policies.expression import Expression
 from policies.model import DeployedTier
+from policies.steering import Spent
 from policies.value_type import value_type
 from routing.decide import Clamp, DecisionInput, TierCost, TierHealth, rule_values
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast
 from routing.output_limits import effective_body
-from routing.spending import Spent
 
 if TYPE_CHECKING:
     from gateway.parts.lab.policy_tests.format import StoredAnswerRules

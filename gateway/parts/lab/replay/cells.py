@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from policies.expression import KINDS, Expression, constants_by_name
 from policies.loader import made_policy
+from policies.steering import Spent
 from routing.decide import Decision, NoTierError, decide
 from routing.decision_basis import CLASSIFIER
 from routing.decision_record import FLAGS, Record, TierFacts, input_of
@@ -219,7 +220,7 @@ class CellDecider:
         columns = [((inputs.room > context).astype(np.int64), 2) for context in contexts]
         if inputs.names:
             columns.append((inputs.clamps[:, 0] * names + inputs.clamps[:, 1], names * names))
-        if (steered := inputs.budget_share >= self.policy.spending.steer_from).any():
+        if (steered := inputs.budget_share >= self.policy.steer_from).any():
             spent = np.minimum(np.nan_to_num(inputs.budget_share) * _SHARES, _SHARES).astype(np.int64)
             columns.append((np.where(steered, (spent + 1) * names + inputs.budget_cap, 0), (_SHARES + 2) * names))
         return columns + self.rule_columns(inputs)
@@ -343,8 +344,9 @@ def decision_cells(policy: Policy, decision: Decision) -> CellVerdict:
     """Return what cells compare of a decision."""
     rule, steering = decision.reason.split("; ", 1)[0], decision.steering
     if steering is not None:
-        share = max(policy.spending.steer_from, min(int(steering.share * _SHARES) / _SHARES, 1.0))
-        steering = steering._replace(ease=policy.spending.ease(share))
+        share = max(policy.steer_from, min(int(steering.share * _SHARES) / _SHARES, 1.0))
+        if (eased := policy.steering(Spent(share))) is not None:
+            steering = steering._replace(ease=eased.ease)
     return CellVerdict(
         tuple(decision.tiers),
         tuple(decision.fallbacks),
@@ -352,7 +354,7 @@ def decision_cells(policy: Policy, decision: Decision) -> CellVerdict:
         bool(decision.weaker),
         bool(decision.stand_in),
         rule,
-        () if steering is None else tuple([steering.ease_at(policy, tier) for tier in decision.tiers]),
+        () if steering is None else tuple([steering.ease_at(policy.tiers, tier) for tier in decision.tiers]),
     )
 
 

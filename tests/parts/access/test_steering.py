@@ -12,12 +12,12 @@ from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.lab.walk import Draft, Surroundings, walk
 from policies.model import Policy
 from policies.sections import policy_model
+from policies.steering import Spent
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Left, Serve
 from routing.decide import Clamp, Decision, DecisionInput, TierHealth, clause_of, decide
 from routing.decision_record import TierFacts, input_of, named, record_of, unnamed
 from routing.features import Features
 from routing.load.latency import Forecast
-from routing.spending import Spent
 
 TIERS = ("local", "hosted", "large")
 
