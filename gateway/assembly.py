@@ -10,7 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pydantic import SecretStr
 
@@ -53,10 +53,13 @@ from gateway.seams import (
     ObserverNeeds,
     PoliciesNeeds,
     VerifierNeeds,
+    WorkerTask,
     admission_parts,
     build_conversation_advisor,
+    build_flights,
     build_observers,
     build_successor,
+    build_tasks,
     build_verifier,
     client_api_parts,
     hit_bound_part,
@@ -73,7 +76,6 @@ from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
 from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint, OnRefusal
-from gateway.tiers.gossip import Gossip
 from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
@@ -175,7 +177,7 @@ def build(
         policies=policies,
         admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
         exact_cache=ExactLookup(cache, gate),
-        coalescer=Coalescer(store, cache),
+        coalescer=Coalescer(cache, build_flights(store, cache.delayed)),
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache),
         router=router,
@@ -285,14 +287,6 @@ def _cache(
     )
 
 
-class _Task(Protocol):
-    """Something that runs from its start to its close."""
-
-    def start(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-
 class Managed(NamedTuple):
     """Something of a worker that is started, or closed, or both, by its name."""
 
@@ -343,7 +337,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
     for observer in steps.observers:
         yield Managed("observer", observer.start, observer.aclose)
-    tasks: dict[str, _Task] = {
+    tasks: dict[str, WorkerTask] = {
         "kept calls": steps.kept_calls,
     }
     for name, task in tasks.items():
@@ -358,7 +352,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     endpoints = list(endpoints_of(steps.tiers).values())
     tasks = {
         "key files": _key_files(steps),
-        "gossip": Gossip(steps.store, endpoints),
+        **dict(build_tasks(steps.store, endpoints)),
         "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),
     }
     for name, task in tasks.items():

@@ -32,6 +32,11 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 answers paths beside those of chat completions. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+    flights     `FlightsPart`. Its `build_flights` makes the `cache.flights.shared_flights.SharedFlights` of a worker:
+                equal requests of several workers share an answer. Without, a worker shares among its own. Not stable
+                yet.
+    tasks       `TasksPart`, of any number of parts. Its `build_tasks` makes what runs in a worker from its start to
+                its close, beside requests. Not stable yet.
     identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
                 what must be installed for them, and the `gateway.backends.base.Identity` that signs requests in place
                 of a key. Not stable yet.
@@ -60,7 +65,7 @@ so nothing else is to be edited. Not stable yet.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -73,10 +78,12 @@ if TYPE_CHECKING:
     from fastapi.routing import APIRoute
     from rich.console import Console
 
+    from cache.flights.shared_flights import SharedFlights
     from cache.scopes.shelf import Caps
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
+    from cache.store.delayed_writes import DelayedWrites
     from cache.text.foreign import ForeignLanguages
     from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.cascade.router import Router
@@ -306,6 +313,42 @@ def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
     """Return what continues a worker's broken streams; None where this installation has no such part."""
     part = cast("SuccessorPart | None", provider("successor"))
     return None if part is None else part.build_successor(tiers)
+
+
+class FlightsPart(Protocol):
+    """The functions of the module that provides `flights`."""
+
+    def build_flights(self, store: Store, delayed: DelayedWrites) -> SharedFlights:
+        """Return a worker's side of sharing flights. It releases leases after the writes in `delayed`."""
+
+
+def build_flights(store: Store, delayed: DelayedWrites) -> SharedFlights | None:
+    """Return a worker's side of sharing flights; None where this installation has no such part."""
+    part = cast("FlightsPart | None", provider("flights"))
+    return None if part is None else part.build_flights(store, delayed)
+
+
+class WorkerTask(Protocol):
+    """Something that runs from its start to its close."""
+
+    def start(self) -> None:
+        """Start it; the event loop runs."""
+
+    async def aclose(self) -> None:
+        """End it."""
+
+
+class TasksPart(Protocol):
+    """The functions of a module that provides `tasks`."""
+
+    def build_tasks(self, store: Store, endpoints: Sequence[Endpoint]) -> Mapping[str, WorkerTask]:
+        """Return a worker's tasks by their names, in the order in which they start."""
+
+
+def build_tasks(store: Store, endpoints: Sequence[Endpoint]) -> Iterator[tuple[str, WorkerTask]]:
+    """Yield the tasks of all parts in a worker by their names."""
+    for part in cast("Sequence[TasksPart]", providers("tasks")):
+        yield from part.build_tasks(store, endpoints).items()
 
 
 class EncodersPart(Protocol):

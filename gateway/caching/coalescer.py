@@ -6,7 +6,7 @@ A request goes through here in two parts, both methods of its `CoalescedRequest`
                right, held by one worker at a time, to make this answer
     enter      join the flight of an equal request in this worker (`gateway.caching.follower`), or launch a flight. A
                launched flight is led by this request (`gateway.caching.leader`), or relays the answer of the worker
-               that holds the lease (`cache.flights.exchange`)
+               that holds the lease (`cache.flights.shared_flights`)
 
 A follower's trace has a hop `cache.follow`, no attempts and no cost; its deadline is its own. When a flight fails for
 reasons that may not concern a follower, such as a leader that left, the follower tries again and may lead itself.
@@ -17,21 +17,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-import orjson
-
 from cache.entry import NO_DEMANDS, Hit, Lookup
-from cache.flights.exchange import FlightExchange
-from cache.flights.leases import ASK_AGAIN, NO_LEASE, Claimed, Lease, can_serve
+from cache.flights.shared_flights import ASK_AGAIN, NO_LEASE, Claimed, Lease, SharedFlights
 from cache.flights.single_flight import Flight, Flights, Landing
 from cache.planning.plan import CachePlan
-from cache.store.base import Store, StoreUnavailable
+from cache.store.base import StoreUnavailable
 from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
 from gateway.caching.lookups import end_lookup
 from gateway.caching.replay import replay_hit
-from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -53,11 +50,11 @@ _ALONE: Final = Sharing()
 
 
 class Coalescer:
-    """Share answers among equal requests of this and other workers. `start` it on the event loop, and close it."""
+    """Share answers among equal requests of this worker, and of others by `shared`. Start it on the event loop."""
 
-    def __init__(self, store: Store, cache: ResponseCache) -> None:
+    def __init__(self, cache: ResponseCache, shared: SharedFlights | None) -> None:
         self.cache = cache
-        self.exchange = FlightExchange(store, cache.delayed, pack, unpack)
+        self.shared = shared
         self.flights = Flights()
         self.lookups: dict[str, list[asyncio.Future[Lookup | None]]] = {}
         """Equal requests that wait for another's lookup, by flight key. They get its result, or None if it failed."""
@@ -66,14 +63,16 @@ class Coalescer:
 
     def start(self) -> None:
         """Start to serve this worker's flights to other workers."""
-        self.exchange.start()
+        if self.shared is not None:
+            self.shared.start()
 
     async def aclose(self) -> None:
         """End every flight."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.exchange.aclose()
+        if self.shared is not None:
+            await self.shared.aclose()
 
     def accept(self, request: RequestContext, plan: CachePlan) -> CoalescedRequest | None:
         """Return the request prepared for sharing its answer with equal requests; None if it must not share."""
@@ -107,17 +106,20 @@ class Coalescer:
         workers read the flight, by its lease, until the answer is in the cache.
         """
         self.flights.forget(flight)
-        if write is not None and self.exchange.works:
-            end.end(write, _LandedFlight(self.exchange, flight))
+        if self.shared is None:
+            end.end(write)
+        elif write is not None and self.shared.works:
+            end.end(write, _LandedFlight(self.shared, flight))
         else:
-            self.exchange.release(flight)
+            self.shared.release(flight)
             end.end(write)
 
     def end(self, flight: Flight, landing: Landing) -> None:
         """Land a flight, release its lease, and stop requests of all workers from joining it."""
         flight.land(landing)
         self.flights.forget(flight)
-        self.exchange.release(flight)
+        if self.shared is not None:
+            self.shared.release(flight)
 
 
 class CoalescedRequest:
@@ -187,19 +189,21 @@ class CoalescedRequest:
         return lookup
 
     async def _shared_lookup(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
+        shared = self._coalescer.shared
+        read = None if shared is None else partial(self._read, shared)
         if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
             # With other tags or requirements, the same entry may be a hit for one request and a miss for another.
-            return await look(self._read)
+            return await look(read)
         lookups, key = self._coalescer.lookups, self._flight_key
         if key in lookups:
             other: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
             lookups[key].append(other)
-            return await other or await look(self._read)
+            return await other or await look(read)
         waiting = lookups[key] = []
         lookup: Lookup | None = None
         recent = self._coalescer.recent
         try:
-            lookup = await look(None if self._cache_key in recent else self._read)
+            lookup = await look(None if self._cache_key in recent else read)
             recent.note(self._cache_key, found=lookup.hit is not None)
             return lookup
         finally:
@@ -208,11 +212,11 @@ class CoalescedRequest:
                 if not other.done():
                     other.set_result(lookup)
 
-    async def _read(self, cache_key: str) -> bytes | None:
+    async def _read(self, shared: SharedFlights, cache_key: str) -> bytes | None:
         """Return the store's value for a key; if there is none, take the lease in the same round trip."""
         self._flight = flight = self._new_flight()
         try:
-            found = await self._coalescer.exchange.leases.look(flight, cache_key)
+            found = await shared.look(flight, cache_key)
         except StoreUnavailable as error:
             self._claimed = None if error.reason in ASK_AGAIN else NO_LEASE
             self._lease_uncertain = error.reason == "timeout"
@@ -224,12 +228,12 @@ class CoalescedRequest:
 
     def _give_lease_up(self) -> None:
         """Release the lease that the lookup has taken, or may have taken, because this request makes no answer."""
-        if self._flight is not None:
-            leases = self._coalescer.exchange.leases
+        shared = self._coalescer.shared
+        if self._flight is not None and shared is not None:
             if self._lease_uncertain:
-                leases.abandon(self._flight)
+                shared.abandon(self._flight)
             else:
-                leases.release(self._flight)
+                shared.forsake(self._flight)
         self._forget_lookup()
 
     def _forget_lookup(self) -> None:
@@ -274,16 +278,16 @@ class CoalescedRequest:
         If another worker has the lease and `may_relay`, relay its answer and follow, returning None if that answer is
         lost. If the answer was written since the lookup, replay it. Otherwise lead the flight.
         """
-        request, coalescer = self._request, self._coalescer
+        request, coalescer, shared = self._request, self._coalescer, self._coalescer.shared
         flight, claimed = self._flight or self._new_flight(), self._claimed
         self._forget_lookup()
         coalescer.flights.launch(flight)
         hit: Hit | None = None
         try:
             if claimed is None:
-                claimed = await coalescer.exchange.leases.claim(flight, self._cache_key)
+                claimed = NO_LEASE if shared is None else await shared.claim(flight, self._cache_key)
             theirs = claimed.theirs if may_relay and self._first_due is None else None
-            if theirs is not None and not can_serve(theirs, flight.deadline):
+            if shared is None or (theirs is not None and not shared.can_serve(theirs, flight.deadline)):
                 theirs = None
             if theirs is None and (claimed.written or self._cache_key in coalescer.cache.pending):
                 hop = request.trace.begin(names.CACHE_EXACT)
@@ -291,17 +295,17 @@ class CoalescedRequest:
         except BaseException:
             coalescer.end(flight, Landing("abandoned"))
             raise
-        if theirs is not None:
-            self._start_relay(flight, theirs)
+        if theirs is not None and shared is not None:
+            self._start_relay(shared, flight, theirs)
             return await self._follow(flight, last=False)
         if hit is not None:
             coalescer.end(flight, Landing("found", found=hit))
             return Sharing(replay_hit(request, hit))
         return Leader(request, flight, coalescer.landed, coalescer.keep)
 
-    def _start_relay(self, flight: Flight, theirs: Lease) -> None:
+    def _start_relay(self, shared: SharedFlights, flight: Flight, theirs: Lease) -> None:
         """Start the task that copies the lease holder's flight; it ends with the flight's last reader."""
-        task = asyncio.create_task(self._relay(flight, theirs), name="tierline.flight")
+        task = asyncio.create_task(self._relay(shared, flight, theirs), name="tierline.flight")
         self._coalescer.keep(task)
 
         def stop() -> None:
@@ -310,9 +314,9 @@ class CoalescedRequest:
 
         flight.on_empty = stop
 
-    async def _relay(self, flight: Flight, theirs: Lease) -> None:
+    async def _relay(self, shared: SharedFlights, flight: Flight, theirs: Lease) -> None:
         try:
-            await self._coalescer.exchange.relay(flight, theirs)
+            await shared.relay(flight, theirs)
         except asyncio.CancelledError:
             flight.land(Landing("abandoned"))
         except Exception:
@@ -356,32 +360,15 @@ class RecentKeys:
 class _LandedFlight:
     """Release a flight once its answer is in the cache; until then other workers read the answer from the flight."""
 
-    __slots__ = ("_exchange", "_flight", "lease")
+    __slots__ = ("_flight", "_shared", "lease")
 
-    def __init__(self, exchange: FlightExchange, flight: Flight) -> None:
-        self._exchange = exchange
+    def __init__(self, shared: SharedFlights, flight: Flight) -> None:
+        self._shared = shared
         self._flight = flight
-        self.lease = exchange.lease_of(flight)
+        self.lease = shared.lease_of(flight)
 
     def stored(self, *, written: bool) -> None:
         """See `SharedAnswer`."""
         if written and self.lease:
-            self._exchange.leases.gone(self._flight)
-        self._exchange.release(self._flight)
-
-
-def pack(error: Exception | None) -> bytes:
-    """Return an error as bytes for other workers; an error other than ApiError is packed as an InternalError."""
-    if error is None:
-        return b""
-    api_error = error if isinstance(error, ApiError) else InternalError()
-    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in api_error.headers]
-    return orjson.dumps([api_error.status, api_error.message, api_error.type, api_error.param, api_error.code, headers])
-
-
-def unpack(packed: bytes) -> ApiError:
-    """Return the error that `pack` packed. Raises ValueError or TypeError for other bytes."""
-    status, message, type_, param, code, headers = orjson.loads(packed)
-    error = PassedThrough(int(status), str(message), str(type_), param, code)
-    error.headers = tuple((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in headers)
-    return error
+            self._shared.gone(self._flight)
+        self._shared.release(self._flight)

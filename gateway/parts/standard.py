@@ -134,7 +134,13 @@ PARTS: Final = (
         policy_sections=("input", "session"),
         provides=("admission", "conversations", "verifier", "successor"),
     ),
-    StandardPart("fleet", "clouds and replicas", (), provides=("identities",)),
+    StandardPart(
+        "fleet",
+        "clouds and replicas",
+        (),
+        ("console", "top", "mcp", "demo"),
+        provides=("identities", "flights", "tasks"),
+    ),
     StandardPart(
         "rollout",
         "policies over time",

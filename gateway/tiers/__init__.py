@@ -3,7 +3,7 @@
 tier       choose an endpoint for each request        endpoint   one backend and its live state
 slot       one call in flight, the queue for slots    breaker    eject an endpoint and admit it again
 capacity   how many calls may be in flight            forecasts  expected latency of the next call
-gossip     exchange endpoint state with siblings      keep_warm  call idle backends before they grow cold
+keep_warm  call idle backends before they grow cold
 """
 
 from gateway.tiers.endpoint import Endpoint

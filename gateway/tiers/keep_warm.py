@@ -1,7 +1,7 @@
 """Send a one-token request to an idle backend before it grows cold, where its config says `warm.keep`.
 
 A backend that no worker has called for 0.8 times `warm.after` gets such a request. Workers exchange the time of the
-last answer (see `gossip`), so all see the same idle time; each waits a random time longer (up to 0.1 times
+last answer (see the part `fleet`), so all see the same idle time; each waits a random time longer (up to 0.1 times
 `warm.after`), so that one of them calls first and the others learn of it. These requests are counted in a metric of
 their own and are in no ledger.
 """

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import Deployment
 from gateway.parts.console.gateway_client import GatewayClient, GatewayFailure
+from gateway.parts.fleet.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import in_force_shown
 from gateway.seams import hit_bound_part
 from gateway.tiers.breaker import REFUSALS, Cause
-from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 from policies.quantities import percent, write_share
 
 if TYPE_CHECKING:

@@ -1,9 +1,31 @@
-"""The functions by which the core asks this part; see `gateway.seams`."""
+"""The functions by which the core asks this part; see `gateway.seams`. Each imports what it needs when it is called."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
 from gateway.parts.fleet.auth import CloudAuth
 
+if TYPE_CHECKING:
+    from cache.store.base import Store
+    from cache.store.delayed_writes import DelayedWrites
+    from gateway.parts.fleet.exchange import FlightExchange
+    from gateway.parts.fleet.gossip import Gossip
+    from gateway.tiers import Endpoint
+
 AUTH: Final = CloudAuth
+
+
+def build_flights(store: Store, delayed: DelayedWrites) -> FlightExchange:
+    """Return a worker's side of sharing flights."""
+    from gateway.parts.fleet.exchange import FlightExchange
+
+    return FlightExchange(store, delayed)
+
+
+def build_tasks(store: Store, endpoints: Sequence[Endpoint]) -> Mapping[str, Gossip]:
+    """Return what tells other workers of the backends, and hears of theirs."""
+    from gateway.parts.fleet.gossip import Gossip
+
+    return {"gossip": Gossip(store, endpoints)}

@@ -12,8 +12,8 @@ from typing import Any, Final
 import pytest
 
 from cache.entry import Lookup
-from gateway.caching.coalescer import CoalescedRequest, RecentKeys, pack, unpack
-from gateway.errors import ApiError, InternalError, InvalidRequest, Overloaded, retry_after
+from gateway.caching.coalescer import CoalescedRequest, RecentKeys
+from gateway.errors import InvalidRequest
 from gateway.request.cache_control import CacheControl
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
@@ -106,7 +106,7 @@ async def test_an_equal_request_follows(steps: Steps) -> None:
     followed = await following
     assert followed.reply is not None and followed.reply.body == ANSWER
     assert [hop.name for hop in request.trace.hops][-1] == names.CACHE_FOLLOW
-    assert steps.coalescer.exchange.leases.held == 0
+    assert steps.coalescer.shared.leases.held == 0
 
 
 @pytest.mark.parametrize(
@@ -169,20 +169,3 @@ async def test_equal_lookups_at_one_time_are_one(steps: Steps) -> None:
     looks, fails = 0, False
     assert [one.outcome for one in await burst()] == ["miss"] * 4
     assert looks == 1
-
-
-@pytest.mark.parametrize(
-    "error", [InvalidRequest("no", code="c", param="p"), Overloaded("busy", headers=retry_after(3)), ValueError("ours")]
-)
-def test_an_error_reaches_the_readers_of_other_workers(error: Exception) -> None:
-    """Status, texts and headers are the same; a fault of the gateway's own says nothing of itself."""
-    read = unpack(pack(error))
-    sent = error if isinstance(error, ApiError) else InternalError()
-    assert (read.status, read.body(), read.headers) == (sent.status, sent.body(), sent.headers)
-
-
-@pytest.mark.parametrize("packed", [b"", b"{}", b"[1]", b"[]"])
-def test_what_is_no_error_is_refused(packed: bytes) -> None:
-    """It comes from a store that others write to."""
-    with pytest.raises((ValueError, TypeError)):
-        unpack(packed)

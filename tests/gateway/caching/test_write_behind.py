@@ -51,7 +51,7 @@ async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
         assert fresh.headers["x-tierline-path"] == "direct"
         hit = await app.ask("hello")
         assert hit.headers["x-tierline-path"] == "cache-exact"
-        leases = app.steps.coalescer.exchange.leases
+        leases = app.steps.coalescer.shared.leases
         await eventually(lambda: leases.held == 0, 5, "the release")
         await app.kept("hello")
         assert leases.held == 0

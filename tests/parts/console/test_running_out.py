@@ -14,11 +14,11 @@ from cache.store.redis_store import RedisStore
 from gateway.keys.budgets import BudgetStanding
 from gateway.parts.console.running_out import LimitWatch, budget_needs, child_needs, flapping
 from gateway.parts.console.standing import StandingMark, StandingReader, needs_of
+from gateway.parts.fleet.gossip import STREAM
 from gateway.quotas.accounts import OwnerAccounts
 from gateway.quotas.terms import Terms
 from gateway.telemetry.child_ends import ends_of, note_end
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
-from gateway.tiers.gossip import STREAM
 from policies.quantities import NANO
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.test_app import console, places

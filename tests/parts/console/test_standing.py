@@ -18,6 +18,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.console.gateway_client import GatewayClient
 from gateway.parts.console.standing import StandingReader, StoreStanding, backends_of, chips_of, marks_within, needs_of
 from gateway.parts.console.views.now import _down_from, _flips_in
+from gateway.parts.fleet.gossip import STREAM, ReportedEjection, ejections_in
 from gateway.parts.hit_audits.control import RiskFigures
 from gateway.parts.hit_audits.groups import GroupFigures
 from gateway.parts.hit_audits.published import PublishedRisk, publication
@@ -25,7 +26,6 @@ from gateway.parts.rollout.registry.apply import apply_file
 from gateway.parts.rollout.registry.records import Replica
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.tiers.breaker import REFUSALS, Cause
-from gateway.tiers.gossip import STREAM, ReportedEjection, ejections_in
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.test_app import console, in_registry, places
 

@@ -14,8 +14,8 @@ from cache.store.base import Append, NoStore, Store, StoreState, StoreUnavailabl
 from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, BadStatus, Completion, EventStream, Truncated
 from gateway.config.backends import BackendConfig
+from gateway.parts.fleet.gossip import STREAM, Gossip
 from gateway.tiers import Endpoint, SlotRequest
-from gateway.tiers.gossip import STREAM, Gossip
 from tests.support.store import local_store
 from tests.support.wait import eventually
 

@@ -1,6 +1,6 @@
 """Share flights across workers and replicas: the producer of an answer holds a lease, the others read via the store.
 
-    leases           the right to produce an answer: `cache.flights.leases`
+    leases           the right to produce an answer: `gateway.parts.fleet.leases`
     asking           a worker without the lease requests the answer on a stream that all workers read (`ASKING`)
     flight's stream  only then does the producer publish it: the part so far, then the rest
 
@@ -16,15 +16,17 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import orjson
 
-from cache.flights.leases import Lease, Leases
+from cache.flights.shared_flights import Lease
 from cache.flights.single_flight import AnswerHead, Flight, Landing, Subscription
 from cache.store.base import Append, Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
+from gateway.errors import ApiError, InternalError, PassedThrough
+from gateway.parts.fleet.leases import Leases, can_serve
 
 log = logging.getLogger("tierline.cache")
 
@@ -44,19 +46,15 @@ _BREAK: Final = b"\n\n"
 
 
 class FlightExchange:
-    """One worker's side of the exchange. `pack` and `unpack` convert errors to bytes and back. Start and close it."""
+    """One worker's side of the exchange; what is not described here is as in `SharedFlights`. Start and close it."""
 
-    def __init__(
-        self,
-        store: Store,
-        delayed: DelayedWrites,
-        pack: Callable[[Exception | None], bytes],
-        unpack: Callable[[bytes], Exception],
-    ) -> None:
-        self.leases = Leases(store, delayed)
+    can_serve = staticmethod(can_serve)
+
+    def __init__(self, store: Store, delayed: DelayedWrites) -> None:
+        self.leases = leases = Leases(store, delayed)
+        self.look, self.claim, self.abandon = leases.look, leases.claim, leases.abandon
+        self.forsake, self.gone = leases.release, leases.gone
         self._store = store
-        self._pack = pack
-        self._unpack = unpack
         self._publishing: dict[str, Publisher] = {}
         self._hearing: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -115,7 +113,7 @@ class FlightExchange:
 
     async def _read(self, flight: Flight, theirs: Lease, ident: bytes) -> Landing:
         stream = stream_of(flight.key, ident.decode("latin-1"))
-        copy = Copy(flight, self._unpack)
+        copy = Copy(flight)
         last_id, patience_s, asked_at = "0", _FIRST_LOOK_S, -_ASK_AGAIN_S
         heard_at = time.monotonic()
         while True:
@@ -177,7 +175,7 @@ class FlightExchange:
             flight = self.leases.flight_of(ident)
             if flight is None:
                 return
-            publisher = self._publishing[ident] = Publisher(self._store, self._pack, flight)
+            publisher = self._publishing[ident] = Publisher(self._store, flight)
             publisher.task.add_done_callback(lambda _: self._publishing.pop(ident, None))
         publisher.wanted(who)
 
@@ -185,9 +183,8 @@ class FlightExchange:
 class Publisher:
     """Publish one flight while any other worker requests it, reading the flight like a follower."""
 
-    def __init__(self, store: Store, pack: Callable[[Exception | None], bytes], flight: Flight) -> None:
+    def __init__(self, store: Store, flight: Flight) -> None:
         self._store = store
-        self._pack = pack
         self._flight = flight
         self._wanted: dict[str, float] = {}
         # Subscribe now: the flight's only other reader may leave before the task has begun. Nor does a task that is
@@ -251,7 +248,7 @@ class Publisher:
                 await asyncio.sleep(_BATCH_S)
 
     def _end(self, landing: Landing) -> bytes:
-        return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), self._pack(landing.error))
+        return b"z%b:%b:%b" % (landing.end.encode(), landing.word.encode(), _packed(landing.error))
 
     async def _news(self, subscription: Subscription, *, began: bool) -> None:
         """Wait for events, then a moment for more of them; return at the latest when subscribers must be checked."""
@@ -269,9 +266,8 @@ class Publisher:
 class Copy:
     """A copy of another worker's flight, fed with the stream's entries."""
 
-    def __init__(self, flight: Flight, unpack: Callable[[bytes], Exception]) -> None:
+    def __init__(self, flight: Flight) -> None:
         self._flight = flight
-        self._unpack = unpack
         self._count = 0
 
     def take(self, frame: bytes) -> Landing | None:
@@ -312,9 +308,26 @@ class Copy:
             return Landing("done")
         if end == b"broken":
             return Landing("broken", word.decode())
-        return Landing("failed", error=self._unpack(packed)) if end == b"failed" else Landing("lost")
+        return Landing("failed", error=_unpacked(packed)) if end == b"failed" else Landing("lost")
 
 
 def stream_of(key: str, ident: str) -> str:
     """Return the name of a flight's stream."""
     return f"{key}:f:{ident}"
+
+
+def _packed(error: Exception | None) -> bytes:
+    """Return an error as bytes for other workers; an error other than ApiError is packed as an InternalError."""
+    if error is None:
+        return b""
+    api_error = error if isinstance(error, ApiError) else InternalError()
+    headers = [[name.decode("latin-1"), value.decode("latin-1")] for name, value in api_error.headers]
+    return orjson.dumps([api_error.status, api_error.message, api_error.type, api_error.param, api_error.code, headers])
+
+
+def _unpacked(packed: bytes) -> ApiError:
+    """Return the error that `_packed` made. Raises ValueError or TypeError for other bytes."""
+    status, message, type_, param, code, headers = orjson.loads(packed)
+    error = PassedThrough(int(status), str(message), str(type_), param, code)
+    error.headers = tuple((str(name).encode("latin-1"), str(value).encode("latin-1")) for name, value in headers)
+    return error

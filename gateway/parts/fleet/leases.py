@@ -12,6 +12,7 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from cache.flights.shared_flights import ASK_AGAIN, NO_LEASE, Claimed, Lease
 from cache.store.base import Claim, Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
 
@@ -22,28 +23,7 @@ LEASE_S: Final = 3.0
 """Lifetime in seconds: the maximum time that a killed worker's followers wait before one of them takes over."""
 _RENEW_S: Final = 1.0
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
-ASK_AGAIN: Final = frozenset({"busy", "timeout"})
-"""Reasons for a failed lookup after which claiming is still worthwhile: in a burst, one producer matters most."""
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
-
-
-class Lease(NamedTuple):
-    """The right to produce an answer, held by `holder`."""
-
-    key: str
-    holder: bytes
-
-
-class Claimed(NamedTuple):
-    """The result of a claim: the `lease`, or another worker's (`theirs`); `written`: the answer exists, look again."""
-
-    lease: Lease | None
-    theirs: Lease | None = None
-    written: bool = False
-
-
-NO_LEASE: Final = Claimed(None)
-"""The claim made without a store: every worker produces its own answer."""
 
 
 class _Held(NamedTuple):
