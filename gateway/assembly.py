@@ -43,7 +43,7 @@ from gateway.keys.minting import secret_of
 from gateway.keys.registry import KeyRegistry
 from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.request.access import Callers, LoopbackGuard
-from gateway.request.limits import CallerLimits
+from gateway.request.context import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.seams import (
     AdmissionNeeds,

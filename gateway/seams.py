@@ -16,7 +16,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 Stable: an exporter is given each request's trace and ledger, once, after its reply.
     encoders    `EncodersPart`. Its functions load the models that read texts, beside the static vectors of the core,
                 and import the models' libraries only then. Not stable yet.
-    limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.limits.CallerLimits` of a worker: how much
+    limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.context.CallerLimits` of a worker: how much
                 each caller may send and spend. Without, nothing limits anybody. Not stable yet.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
@@ -94,8 +94,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
     from gateway.keys.records import Caller
-    from gateway.request.context import RequestContext
-    from gateway.request.limits import CallerLimits
+    from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Exporter, Telemetry

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.keys.identities import Identities
     from gateway.keys.known_keys import KnownKeys
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.limits import CallerLimits
+    from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
     from gateway.seams import Admission, ClientApi, Observer
     from gateway.telemetry.metrics import Metrics

@@ -27,8 +27,7 @@ from cache.planning.plan import CachePlan
 from cache.store.base import StoreUnavailable
 from gateway.caching.follower import Follower, deadline_passed
 from gateway.caching.leader import Leader, Sharing
-from gateway.caching.lookups import end_lookup
-from gateway.caching.replay import replay_hit
+from gateway.caching.replay import end_lookup, replay_hit
 from gateway.telemetry import names
 
 if TYPE_CHECKING:

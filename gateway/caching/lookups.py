@@ -16,7 +16,7 @@ from cache.batches import Batcher
 from cache.semantic.matcher import Candidates
 from cache.store.deadline import Deadline
 from cache.text.conversation import readable
-from gateway.caching.replay import hit_attributes
+from gateway.caching.replay import end_lookup
 from gateway.off_loop import off_loop
 from gateway.telemetry import names
 from policies.value_type import value_type
@@ -137,17 +137,6 @@ class SemanticLookup:
             hop.attributes[names.THRESHOLD] = round(state.threshold, 4)
             hop.attributes[names.LABELS] = state.labels
             hop.attributes[names.BREACHED] = state.breached
-
-
-def end_lookup(hop: Hop, lookup: Lookup) -> Hit | None:
-    """End a lookup's hop with its outcome, and with the stored answer's attributes if there is one; return that."""
-    hop.attributes[names.CACHE_OUTCOME] = lookup.outcome
-    if lookup.reason:
-        hop.attributes[names.CACHE_REASON] = lookup.reason
-    if lookup.hit is not None:
-        hop.attributes.update(hit_attributes(lookup.hit))
-    hop.end()
-    return lookup.hit
 
 
 log = logging.getLogger("tierline.embedding")

@@ -23,8 +23,9 @@ from gateway.request.reply import Header, Reply
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from cache.entry import CacheEntry, Hit
+    from cache.entry import CacheEntry, Hit, Lookup
     from gateway.request.context import Client, RequestContext
+    from gateway.telemetry.trace import Hop
 
 _LOOK_AGAIN_S: Final = 0.01
 _HEAD: Final = re.compile(rb'\{"id":"(?:[^"\\]|\\.)*+","created":\d++')
@@ -77,6 +78,17 @@ def hit_attributes(hit: Hit) -> dict[str, Any]:
     if hit.score is not None:
         attributes[names.CACHE_SCORE] = hit.score
     return attributes
+
+
+def end_lookup(hop: Hop, lookup: Lookup) -> Hit | None:
+    """End a lookup's hop with its outcome, and with the stored answer's attributes if there is one; return that."""
+    hop.attributes[names.CACHE_OUTCOME] = lookup.outcome
+    if lookup.reason:
+        hop.attributes[names.CACHE_REASON] = lookup.reason
+    if lookup.hit is not None:
+        hop.attributes.update(hit_attributes(lookup.hit))
+    hop.end()
+    return lookup.hit
 
 
 async def _events(entry: CacheEntry, client: Client, *, include_usage: bool) -> AsyncGenerator[bytes]:

@@ -32,8 +32,7 @@ if TYPE_CHECKING:
     from gateway.accounting import Finalizer
     from gateway.cascade.attempt import JsonAnswer
     from gateway.cascade.runner import Served
-    from gateway.request.context import RequestContext
-    from gateway.request.limits import HeldLimits
+    from gateway.request.context import HeldLimits, RequestContext
     from gateway.seams import Observer, Take, Whole
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Routed, Router
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
-    from gateway.request.context import RequestContext
-    from gateway.request.limits import CallerLimits
+    from gateway.request.context import CallerLimits, RequestContext
     from gateway.tiers import Tier
     from routing.embedding.embedder import Vector
 

@@ -23,7 +23,8 @@ from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout
-from gateway.telemetry.ledger import TRACES, is_record
+from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.record import is_record
 from gateway.telemetry.view import draw_list
 
 _PIPED: Final = 160

@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from gateway.dialects.native import Native
     from gateway.http.early_head import LivingStream
     from gateway.request.body import ChatBodies
-    from gateway.request.context import RequestContext
-    from gateway.request.limits import HeaderStyle, HeldLimits
+    from gateway.request.context import HeaderStyle, HeldLimits, RequestContext
     from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
     from policies.model import Policy

@@ -26,7 +26,8 @@ from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.accounts import MARK, Account, OwnerAccounts, window_of
 from gateway.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 from policies.quantities import NANO
 

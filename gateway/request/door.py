@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Limits
     from gateway.keys.records import Caller
     from gateway.request.access import Callers, LoopbackGuard
-    from gateway.request.limits import CallerLimits
+    from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
 
 _CHECKED_EACH_S: Final = 1.0

@@ -1,6 +1,6 @@
 """Write the records of finished requests to the store's stream, batch by batch in their order, each of them once.
 
-The script that appends a record adds its charge to its accounts of money (`gateway.request.limits.HeldLimits`) in the
+The script that appends a record adds its charge to its accounts of money (`gateway.request.context.HeldLimits`) in the
 same step, so what is counted there is what the records say. While the store takes none, records are kept, up to
 `_MOST`, and tried again; what is more than that is dropped, the oldest first, but no charge is. A batch whose reply did
 not come may have been written all the same. So each has a number, the script that appends it notes the latest number of

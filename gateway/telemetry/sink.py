@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from cache.store.base import Store
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger, ledger_blob
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.record_writer import RecordWriter
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for

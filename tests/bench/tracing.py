@@ -29,7 +29,8 @@ from typing import Any
 
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger, ledger_blob
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of
 from gateway.telemetry.trace import NO_PARENT, Trace
 from tests.bench.command import bench_parser

@@ -14,7 +14,7 @@ from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds
 
 if TYPE_CHECKING:
-    from gateway.parts.console.timeline import Bar
+    from gateway.parts.console.bar import Bar
 
 _BESIDE_MS: Final = 0.5
 """Attempts that overlap for less ran one after the other: one ends while the next begins."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.parts.console.timeline import Bar
+    from gateway.parts.console.bar import Bar
 
 _NEAR_MS: Final = 0.05
 """A hop that ends this shortly before another begins is what that one waited for."""

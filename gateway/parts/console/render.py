@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import jinja2
 import orjson
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from gateway.keys.roles import Person
     from gateway.parts.console.assets import Assets
-    from gateway.parts.console.page import Page
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -31,6 +30,15 @@ _WRITTEN: Final[Mapping[str, str]] = {
     "clock": "%H:%M:%S", "date": "%Y-%m-%d %H:%M:%S", "minute": "%H:%M", "day": "%a %d %b %H:%M", "month": "%b %d",
 }  # fmt: skip
 """How times are written, by form; `console.js` has the same forms for the browser's zone."""
+
+
+class _ShownPage(Protocol):
+    """What is known of a page where the navigation is drawn."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def does(self) -> str: ...
 
 
 class Renderer:
@@ -48,7 +56,7 @@ class Renderer:
         environment.globals |= {"asset": assets.url, **shared}
         self._scripted = list(shared.get("scripted", ()))
         self._needs_key = bool(shared.get("signed_in"))
-        self._views: Sequence[Page] = shared.get("views", ())
+        self._views: Sequence[_ShownPage] = shared.get("views", ())
         said: dict[str, Callable[..., str]] = {
             "ms": milliseconds, "usd": dollars, "percent": percent, "count": "{:,.0f}".format, "unit": figure,
             "bytes": byte_size, "points": points, "as_written": write_share,
@@ -79,7 +87,7 @@ class Renderer:
         person: Person | None = getattr(request.state, "person", None)
         known = person is not None or not self._needs_key
 
-        def shown_to(view: Page) -> bool:
+        def shown_to(view: _ShownPage) -> bool:
             return known and (person is None or may_some(person, view.does))
 
         html = self._environment.get_template(template).render(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.parts.console.timeline import Bar
+    from gateway.parts.console.bar import Bar
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds
 
 if TYPE_CHECKING:
-    from gateway.parts.console.timeline import Bar
+    from gateway.parts.console.bar import Bar
 
 _BY_PATH: Final[Mapping[str, str]] = {
     "escalated": "A draft was not good enough, so {} answered",

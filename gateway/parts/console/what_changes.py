@@ -15,7 +15,8 @@ from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds, write_share
 
 if TYPE_CHECKING:
-    from gateway.parts.console.timeline import Bar, Timeline
+    from gateway.parts.console.bar import Bar
+    from gateway.parts.console.timeline import Timeline
     from policies.model import Hedge
     from policies.numbers import PolicyNumber
 

@@ -19,7 +19,8 @@ import orjson
 
 from gateway.telemetry import feedback, label
 from gateway.telemetry.goodput import HELD, ending_of
-from gateway.telemetry.ledger import TRACES, is_record, without_hops
+from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.record import is_record, without_hops
 from routing.decision_record import named
 from routing.features import FURTHER
 

@@ -31,7 +31,8 @@ from gateway.parts.rollout.shadow_figures import ShadowFigures
 from gateway.parts.rollout.trial import SETTLE_S, Trial, ttft_of
 from gateway.telemetry import feedback, label
 from gateway.telemetry.decisions import BASES
-from gateway.telemetry.ledger import SHADOW, TRACES, is_record
+from gateway.telemetry.ledger import SHADOW, TRACES
+from gateway.telemetry.record import is_record
 from policies.errors import ConfigError
 from policies.learn import Learn
 from policies.model import Rules

@@ -16,7 +16,8 @@ from gateway.parts.hit_audits.audit import Audits
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, ledger_blob
+from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.record import ledger_blob
 from tests.gateway.http.test_keys_of_store import gateway, made
 from tests.gateway.keys.conftest import WHY, registry, server, store
 from tests.gateway.telemetry.requests_made import escalated

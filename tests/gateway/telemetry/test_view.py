@@ -11,8 +11,9 @@ from rich.console import Console
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import Ledger, ledger_blob
+from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.reasons import explain
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 from gateway.telemetry.view import draw, draw_list
 from tests.gateway.telemetry.requests_made import escalated, failed

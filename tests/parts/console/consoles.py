@@ -17,7 +17,8 @@ from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 
 CONFIG = """

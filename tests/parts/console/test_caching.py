@@ -29,7 +29,8 @@ from gateway.parts.hit_audits.published import PUBLISHED
 from gateway.telemetry import feedback, names
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.hop_details import complete
-from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.cache.samples import Facts, answer, body, policy
 from tests.gateway.telemetry.conftest import server, store

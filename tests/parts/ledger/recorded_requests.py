@@ -11,7 +11,8 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.telemetry.decisions import BASES, DecisionRecorder, RecordedDecision
-from gateway.telemetry.ledger import TRACES, ledger_blob
+from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 from policies.loader import read_policy
 from policies.model import Policy

@@ -21,7 +21,8 @@ from gateway.telemetry import feedback
 from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.label import PairLabel
-from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, ledger_blob
+from gateway.telemetry.ledger import TRACES, CallAccount, Ledger
+from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.redis_script import scripted_redis

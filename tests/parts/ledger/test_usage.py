@@ -25,7 +25,8 @@ from gateway.parts.ledger.folder import TableFiles
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger, ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store

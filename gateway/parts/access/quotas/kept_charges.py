@@ -14,7 +14,8 @@ from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJourna
 from gateway.parts.access.quotas.leases import freed
 from gateway.telemetry import names
 from gateway.telemetry.decisions import DecisionRecorder
-from gateway.telemetry.ledger import Ledger, ledger_blob
+from gateway.telemetry.ledger import Ledger
+from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.record_writer import appended, number_key
 from gateway.telemetry.trace import Trace
 from policies.quantities import NANO

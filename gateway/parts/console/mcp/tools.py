@@ -15,13 +15,13 @@ from mcp.server.mcpserver import Context
 from pydantic import Field
 
 from cache.store.base import Store
+from gateway.parts.console.bar import Bar
 from gateway.parts.console.filters import FLAGS, SPANS, query_filter
 from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.render import page_json
 from gateway.parts.console.standing import StandingReader
 from gateway.parts.console.surface_counts import SPANS as NOW_SPANS
-from gateway.parts.console.timeline import Bar
 from gateway.parts.console.views.now import NowView
 from gateway.parts.console.views.request import RequestView
 from gateway.parts.console.views.requests import request_page

@@ -9,9 +9,10 @@ from typing import Final
 from markupsafe import Markup
 
 from gateway.parts.console.attempt_races import loss_of
+from gateway.parts.console.bar import Bar
 from gateway.parts.console.critical_path import PathSegment
 from gateway.parts.console.svg import joined, share, tag
-from gateway.parts.console.timeline import Bar, Ghost, Timeline
+from gateway.parts.console.timeline import Ghost, Timeline
 from policies.quantities import milliseconds
 
 _ROW: Final = 22

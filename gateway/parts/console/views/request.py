@@ -14,11 +14,12 @@ import orjson
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
+from gateway.parts.console.bar import Bar
 from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
 from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.summary import summary_of
-from gateway.parts.console.timeline import Bar, Timeline, timeline_of
+from gateway.parts.console.timeline import Timeline, timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
