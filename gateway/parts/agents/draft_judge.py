@@ -1,8 +1,8 @@
 """Ask a model, before a draft goes out, how likely it is good enough: the probability that it says yes.
 
 It answers with one token, and the log-probabilities of that token are its verdict: P(yes) / (P(yes) + P(no)), over
-every way in which the likeliest alternatives spell the two. A backend of `kind: decisions` gives the probability itself
-(`gateway.backends.decisions`), in the same form. The call is the request's own: its tokens and its cost are in the
+every way in which the likeliest alternatives spell the two. A backend that `judges_alone` gives the probability
+itself, in the same form. The call is the request's own: its tokens and its cost are in the
 ledger, with an attempt number of 0. It takes no slot from an answer, and is not made where it could cost too much.
 """
 

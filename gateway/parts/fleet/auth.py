@@ -66,6 +66,6 @@ class CloudAuth(Auth):
 
     def identity(self) -> Identity:
         """See `Auth.identity`."""
-        from gateway.backends.clouds import identity_for
+        from gateway.parts.fleet.clouds import identity_for
 
         return identity_for(self.model_dump())

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.base import BackendRequest, BadStatus, FieldRefused
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.backends.refused_fields import KEPT_S, RefusedFields, refused_in
-from gateway.backends.responses import ResponsesBackend
 from gateway.dialects.reasoning import NOBODY
+from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
+from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 from tests.support.upstream import Received, Reply, Upstream
 
 ASKED = [{"role": "user", "content": "hi"}]

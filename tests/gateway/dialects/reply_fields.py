@@ -29,15 +29,15 @@ from anthropic.types import Message
 from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
-from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.base import Backend, BackendError, BackendRequest
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.responses import ResponsesBackend
 from gateway.dialects.client import ClientDialect
 from gateway.dialects.completions import CompletionsClient
 from gateway.dialects.messages.client import MessagesClient
 from gateway.dialects.reasoning import maker_of
 from gateway.dialects.responses.client import NOT_KEPT, ResponsesClient
+from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
+from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 from tests.gateway.dialects.pairs import (
     USAGE,
     WORDS,

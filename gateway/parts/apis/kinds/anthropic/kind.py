@@ -92,10 +92,10 @@ class AnthropicConfig(BackendConfig):
 
     def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
         """See `BackendConfig.make`."""
-        from gateway.backends.anthropic import AnthropicBackend
+        from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 
         if self.names_model_in_url:
-            from gateway.backends.platform_messages import PlatformMessagesBackend
+            from gateway.parts.apis.kinds.anthropic.on_platform import PlatformMessagesBackend
 
             path, whole, streamed, version = _ON_PLATFORM[self.cloud]
             path = path.format(quote(self.model, safe="@" if self.cloud == "google" else ""))

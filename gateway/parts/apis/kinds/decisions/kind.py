@@ -38,7 +38,7 @@ class DecisionsConfig(BackendConfig):
 
     def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
         """See `BackendConfig.make`."""
-        from gateway.backends.decisions import DecisionsBackend
+        from gateway.parts.apis.kinds.decisions.backend import DecisionsBackend
 
         return DecisionsBackend(transport("/decisions"), **common)
 

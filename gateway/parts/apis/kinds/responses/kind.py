@@ -52,7 +52,7 @@ class ResponsesBackendConfig(BackendConfig):
 
     def make(self, common: Common, transport: MakeTransport, calls: CallMemory | None) -> Backend:
         """See `BackendConfig.make`."""
-        from gateway.backends.responses import ResponsesBackend
+        from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 
         return ResponsesBackend(transport("/responses"), one_system=self.roles == "one_system", **common)
 

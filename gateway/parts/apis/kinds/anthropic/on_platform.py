@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Unpack
 
-from gateway.backends.anthropic import AnthropicBackend
 from gateway.backends.base import BackendRequest, Transport
 from gateway.backends.http_backend import Common, Prepared
 from gateway.dialects.messages.backend import protocol_of
+from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 
 _BETAS = "anthropic-beta"
 

@@ -16,7 +16,7 @@ import orjson
 
 from gateway.backends.base import InvalidReply, Response, whole_body
 from gateway.backends.http_backend import media_type_of
-from gateway.backends.identity import CloudIdentity, Credential, NoCredentials, refusal_for
+from gateway.parts.fleet.identity import CloudIdentity, Credential, NoCredentials, refusal_for
 
 _FRAMES: Final = "application/vnd.amazon.eventstream"
 _REGION: Final = re.compile(r"\.([a-z]{2,4}(?:-[a-z]+)+-\d)\.")

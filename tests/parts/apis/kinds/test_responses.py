@@ -18,7 +18,6 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.responses import ResponsesBackend
 from gateway.backends.sse import EventParser
 from gateway.chat.completions import assemble
 from gateway.dialects.native import NATIVE, Native
@@ -27,6 +26,7 @@ from gateway.dialects.responses.backend import ResponsesRequest
 from gateway.dialects.responses.chunks import ResponseChunks
 from gateway.dialects.responses.reply import NotAResponse, ReplyFailed
 from gateway.dialects.tool_names import short_name
+from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 from tests.support.responses_upstream import ResponsesUpstream, events_of
 from tests.support.upstream import Reply, ToolCall
 

@@ -1,6 +1,6 @@
 """Add the identity of a cloud account to requests: credentials that end, renewed in a thread before they do.
 
-The providers' own libraries find and fetch the credentials (`gateway.backends.clouds`), one fetch at a time. Requests
+The providers' own libraries find and fetch the credentials (module `clouds`), one fetch at a time. Requests
 use those at hand and never wait for a renewal; they wait where there are none yet, and are refused, as by a server
 that refuses our key, where none can be had.
 """

@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidReply
-from gateway.backends.clouds import FramedStream, identity_for
 from gateway.config.schema import Deployment
 from gateway.parts.apis.service import ServiceClient
+from gateway.parts.fleet.clouds import FramedStream, identity_for
 from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
 from tests.support.app import in_process
