@@ -12,7 +12,7 @@ whose replies are passed on as they come has that key removed from them (`gatewa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final, Literal
 
@@ -28,6 +28,10 @@ _NOT_OPTIONS: Final = frozenset({"messages", "input", "model", "client_metadata"
 """Fields of a body that are its conversation, are the surface, or say who asks."""
 _OF_THIS_ITEM: Final = frozenset({"id", "status"})
 """Members of an item of a Responses body that no model is shown."""
+
+
+def _same_path(_: Native, path: str) -> str:
+    return path
 
 
 @value_type
@@ -49,6 +53,8 @@ class Native:
     """The client's `anthropic-version`, `anthropic-beta` and other `anthropic-` headers, by name."""
     forms: Sequence[Any] = ()
     """Place and type of each block that became a text: requests that differ in these alone have one translation."""
+    path_in: Callable[[Native, str], str] = _same_path
+    """Returns the path in `body` of a field of the translation, see `gateway.dialects.client_paths`."""
 
     def options(self) -> dict[str, Any]:
         """Return what sets this request apart from others with the same translation, its conversation left out.

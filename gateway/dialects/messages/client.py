@@ -13,6 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.dialects.messages.fit import BUDGETS
+from gateway.dialects.messages.paths import messages_path
 from gateway.dialects.messages.turns import CACHE, CallIds
 from gateway.dialects.messages.writer import DIRECT, MessageEvents, Shown, error_body, message_of
 from gateway.dialects.native import Native
@@ -199,6 +200,7 @@ def chat_body(
         len(chat["messages"]),
         protocol,
         forms,
+        messages_path,
     )
     return chat, native
 

@@ -17,6 +17,7 @@ import orjson
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.responses.items import EXTRA, Json, details_of_item
+from gateway.dialects.responses.paths import responses_path
 from gateway.dialects.responses.response_object import SEARCH, SEARCHES
 from gateway.dialects.tool_names import short_name
 from gateway.errors import InvalidRequest, unsupported
@@ -213,7 +214,7 @@ def chat_request(
     reading.add_options(body, chat)
     own = _native_body(body, entries, kept=kept)
     needs = frozenset({HOSTED} if reading.needed else ())
-    return chat, Native("responses", own, reading.lost, reading.paths, needs), reading.names
+    return chat, Native("responses", own, reading.lost, reading.paths, needs, path_in=responses_path), reading.names
 
 
 def _refuse(body: Mapping[str, Any]) -> None:
