@@ -7,12 +7,10 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
-
-from pydantic import SecretStr
 
 from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
@@ -30,21 +28,15 @@ from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.config.backends import BackendConfig
-from gateway.config.environment import LEAST_KEY
 from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles, only_key
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import Deployment, TelemetryConfig, key_digest
+from gateway.config.schema import Deployment, TelemetryConfig
 from gateway.encoders import load_cross_encoder, load_embedder
-from gateway.keys.identities import Identities
-from gateway.keys.kept_keys import KeptKeys, copy_file
-from gateway.keys.known_keys import KnownKeys, configured_owners
-from gateway.keys.minting import secret_of
-from gateway.keys.registry import KeyRegistry
 from gateway.parts.standard import absent, variables_of_missing_parts
-from gateway.request.access import Callers, LoopbackGuard
 from gateway.request.context import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
+from gateway.request.loopback_guard import LoopbackGuard
 from gateway.seams import (
     AdmissionNeeds,
     ClientApiNeeds,
@@ -55,6 +47,7 @@ from gateway.seams import (
     VerifierNeeds,
     WorkerTask,
     admission_parts,
+    build_authenticator,
     build_conversation_advisor,
     build_flights,
     build_observers,
@@ -159,8 +152,6 @@ def build(
             embedder,
         )
     )
-    keys = _keys(deployment, store)
-    identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
     admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
     unknown_usd = 0.0 if limits is None else limits.unknown_usd
     secret = os.environ.get(SECRET_ENV, "").encode()
@@ -170,10 +161,8 @@ def build(
         started_at=int(time.time()),
         gate=gate,
         guard=LoopbackGuard(deployment),
-        callers=Callers(deployment.tenants, required=deployment.keys.required, identities=identities, keys=keys),
-        keys=keys,
+        authenticator=build_authenticator(deployment, store),
         limits=limits,
-        identities=identities,
         policies=policies,
         admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
         exact_cache=ExactLookup(cache, gate),
@@ -327,7 +316,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("embedder", None, steps.embedder.close)
     yield Managed("store", partial(_ping, steps.store), steps.store.aclose)
     yield Managed("policies", steps.policies.start, steps.policies.aclose)
-    yield Managed("keys", steps.keys.start, steps.keys.aclose)
+    yield Managed("keys", steps.authenticator.start, steps.authenticator.aclose)
     yield Managed("store room", steps.room.start, steps.room.aclose)
     if steps.limits is not None:
         yield Managed("limits", steps.limits.start, steps.limits.aclose)
@@ -384,16 +373,9 @@ async def _ping(store: Store) -> None:
 
 def _key_files(steps: Steps) -> KeyFiles:
     """Return what has the keys of tenants, backends and others read again when their files change."""
-    files, deployment = KeyFiles(), steps.deployment
+    files = KeyFiles()
 
-    for name, tenant in deployment.tenants.items():
-        named = [os.environ[one].encode() for one in tenant.key_env if os.environ.get(one)]
-
-        def digests(keys: list[SecretStr], name: str = name, named: Sequence[bytes] = named) -> None:
-            texts = [*named, *(key.get_secret_value().encode() for key in keys)]
-            steps.callers.rekey(name, tuple(map(key_digest, texts)))
-
-        files.watch(tenant.key_file, LEAST_KEY, digests)
+    steps.authenticator.watch(files)
     for endpoint in endpoints_of(steps.tiers).values():
         if endpoint.config.key_file is not None and endpoint.config.configured:
             endpoint.key.look = files.watch([endpoint.config.key_file], 1, only_key(endpoint.rekey))
@@ -412,13 +394,6 @@ def _start_identities(steps: Steps) -> None:
 def _store(deployment: Deployment) -> Store:
     url = deployment.store.url
     return NoStore() if url is None else RedisStore.from_url(url)
-
-
-def _keys(deployment: Deployment, store: Store) -> KnownKeys:
-    url = deployment.store.url
-    kept = None if url is None else KeptKeys(copy_file(deployment.embedding.state, url))
-    owners = configured_owners(deployment.teams, deployment.tenants)
-    return KnownKeys(KeyRegistry(store), secret_of(), owners, kept, team_of=deployment.team_of)
 
 
 def _policies(deployment: Deployment, source: PolicySource, store: Store, metrics: Metrics) -> Policies:

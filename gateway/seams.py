@@ -16,8 +16,12 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 Stable: an exporter is given each request's trace and ledger, once, after its reply.
     encoders    `EncodersPart`. Its functions load the models that read texts, beside the static vectors of the core,
                 and import the models' libraries only then. Not stable yet.
+    authenticator
+                `AuthenticatorPart`. Its `build_authenticator` makes the `Authenticator` of a worker: it says who sends
+                a request. Without, no key is required. Not stable yet.
     limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.context.CallerLimits` of a worker: how much
                 each caller may send and spend. Without, nothing limits anybody. Not stable yet.
+    admin_port  `AdminPortPart`. Its `build_admin_port` makes the application of the admin port. Not stable yet.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
@@ -71,6 +75,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cache.text.foreign import read_by
+from gateway.caller import Everybody
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
@@ -85,15 +90,15 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from cache.store.delayed_writes import DelayedWrites
     from cache.text.foreign import ForeignLanguages
+    from gateway.caller import Caller
     from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.cascade.router import Router
     from gateway.cascade.streaming import StreamSuccessor
     from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.key_files import KeyFiles
     from gateway.config.policy_reload import Policies
-    from gateway.config.schema import Deployment
+    from gateway.config.schema import Admin, Deployment
     from gateway.errors import ApiError
-    from gateway.keys.records import Caller
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
     from gateway.telemetry.metrics import Metrics
@@ -203,6 +208,57 @@ def otlp_part() -> OtlpPart | None:
 def hit_bound_part() -> HitBoundPart | None:
     """Return what bounds wrong hits; None where this installation has no such part."""
     return cast("HitBoundPart | None", provider("hit_bound"))
+
+
+class Authenticator(Protocol):
+    """Finds who sends a request, by its headers' names in lower case and their values; one for a worker."""
+
+    @property
+    def notes(self) -> Sequence[str]:
+        """What is wrong with it, in words, for /readyz."""
+
+    def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
+        """Return the caller of a request; None if it has to be found. Raises Unauthorized."""
+
+    async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the caller of a request, known or not. Raises Unauthorized, and Overloaded in trouble."""
+
+    async def is_operator(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return whether the sender may read data on all tenants: /metrics and the details of /readyz."""
+
+    def watch(self, files: KeyFiles) -> None:
+        """Have the files of keys watched."""
+
+    async def start(self) -> None:
+        """Begin to know callers, before requests are served; it may wait for the store for two seconds."""
+
+    async def aclose(self) -> None:
+        """End it, while the store is open."""
+
+
+class AuthenticatorPart(Protocol):
+    """The functions of the module that provides `authenticator`."""
+
+    def build_authenticator(self, deployment: Deployment, store: Store) -> Authenticator:
+        """Return what knows who sends a worker's requests."""
+
+
+class AdminPortPart(Protocol):
+    """The functions of the module that provides `admin_port`."""
+
+    def build_admin_port(self, steps: Steps, config: Admin) -> Any:
+        """Return the ASGI application that answers requests to the admin port."""
+
+
+def admin_port_part() -> AdminPortPart | None:
+    """Return what serves the admin port; None where this installation has no such part."""
+    return cast("AdminPortPart | None", provider("admin_port"))
+
+
+def build_authenticator(deployment: Deployment, store: Store) -> Authenticator:
+    """Return what knows who sends a worker's requests: everybody is one caller where no part knows better."""
+    part = cast("AuthenticatorPart | None", provider("authenticator"))
+    return Everybody() if part is None else part.build_authenticator(deployment, store)
 
 
 class LimitsNeeds(NamedTuple):

@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from gateway.cascade.runner import CascadeRunner
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
-    from gateway.keys.identities import Identities
-    from gateway.keys.known_keys import KnownKeys
-    from gateway.request.access import Callers, LoopbackGuard
     from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
-    from gateway.seams import Admission, ClientApi, Observer
+    from gateway.request.loopback_guard import LoopbackGuard
+    from gateway.seams import Admission, Authenticator, ClientApi, Observer
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Tier
@@ -51,10 +49,8 @@ class Steps(AnswerSteps):
     """Unix seconds."""
     gate: LoadShedder
     guard: LoopbackGuard
-    callers: Callers
-    keys: KnownKeys
+    authenticator: Authenticator
     limits: CallerLimits | None
-    identities: Identities
     policies: Policies
     admissions: Sequence[Admission]
     """What else lets a chat in, in this order; see `gateway.seams`."""

@@ -14,10 +14,10 @@ from gateway.accounting import charge
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, BudgetSpent, Completion, EventStream
 from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheAsk, PromptCacheFacts, lifetime_asked
 from gateway.backends.refusals import refusal_words
+from gateway.caller import in_tenants_space
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import Usage, hide_cache, usage_of
-from gateway.request.access import in_tenants_space
 from gateway.telemetry import names
 from routing.features import estimated_tokens
 

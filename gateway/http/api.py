@@ -18,30 +18,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.config.schema import Admin
-from gateway.errors import ApiError, Unauthorized
+from gateway.errors import ApiError
 from gateway.http.api_route import as_invalid_request
 from gateway.http.docs import HEADERS, STYLE, docs_page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, document, documents, hot_routes, probes
-from gateway.http.routes import (
-    admin,
-    audit,
-    budgets,
-    feedback,
-    keys,
-    models,
-)
-from gateway.keys.identities import Identities
-from gateway.keys.records import Caller
-from gateway.keys.roles import ADMIN, Person
-from gateway.keys.tokens import is_token
-from gateway.request.access import bearer_key, is_key
+from gateway.http.routes import feedback, models
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
-from gateway.request.key_tries import KeyTries
 from gateway.request.options import known_headers
-from gateway.seams import admin_routers
 from gateway.steps import Steps
 
 _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
@@ -53,12 +38,12 @@ def public_api(steps: Steps) -> FastAPI:
     routers = [models.router, *(router for routers, _ in of_apis for router in routers), feedback.router]
     described = [*hot_routes(), *(route for _, routes in of_apis for route in routes), *probes()]
     keyed = not steps.deployment.keyless
-    api = _api(
+    api = cold_api(
         steps,
         "Tierline",
         routers,
         described,
-        lambda request: steps.callers.of(known_headers(request.scope["headers"])),
+        lambda request: steps.authenticator.find(known_headers(request.scope["headers"])),
         keyed=keyed,
     )
     api.state.typed, api.state.sheds = steps.guard.active, True
@@ -66,44 +51,7 @@ def public_api(steps: Steps) -> FastAPI:
     return api
 
 
-def admin_api(steps: Steps, config: Admin) -> FastAPI:
-    """Return the application of the admin port."""
-    routers = [admin.router, audit.router, budgets.router, keys.router, keys.teams, *admin_routers()]
-    api = _api(steps, "Tierline: the admin API", routers, [], gatekeeper(config, steps.identities), keyed=True)
-    api.state.typed = api.state.sheds = False
-    return api
-
-
-def gatekeeper(admin: Admin, identities: Identities) -> Callable[[Request], Awaitable[Person]]:
-    """Return what finds who asks the admin API: whoever has the admin key, or a person's token, as a bearer token.
-
-    It raises Unauthorized; after many wrong keys of an address, RateLimited. Tenants' keys do not work.
-    """
-    tries = KeyTries()
-
-    async def admitted(request: Request) -> Person:
-        address = request.client.host if request.client is not None else ""
-        key = bearer_key(known_headers(request.scope["headers"]))
-        if admin.key is not None and is_key(key, admin.key):
-            return ADMIN
-        try:
-            if identities and is_token(key):
-                return await identities.person(key)
-            wanted = "the admin key, or a token of a person with a role" if identities else "the admin key"
-            raise Unauthorized(f"The admin API needs {wanted}. Send it as 'Authorization: Bearer KEY'.")
-        except Unauthorized:
-            if key:
-                tries.refused(address)  # the right key is let in whatever else comes from its address
-            raise
-
-    return admitted
-
-
-async def _caller(steps: Steps, request: Request) -> Caller:
-    return await steps.callers.of(known_headers(request.scope["headers"]))
-
-
-def _api(
+def cold_api(
     steps: Steps,
     title: str,
     routers: Sequence[APIRouter],

@@ -1,7 +1,7 @@
 """Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
 
 FastAPI calls a route's function with what its parameters name. `Served`, `CallerOf` and what `needs_role` makes are
-dependencies: each route of the admin port names the action of `gateway.keys.roles` that it is. A parameter whose type
+dependencies: each route of the admin port names the action that it is. A parameter whose type
 is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
 (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
 """
@@ -9,7 +9,7 @@ is a `Body` is the request's JSON. It is read within the limits of other bodies 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Protocol
 
 from fastapi import Depends
 from fastapi.exceptions import RequestValidationError
@@ -18,10 +18,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.errors import Forbidden, InvalidRequest
+from gateway.caller import Caller
+from gateway.errors import InvalidRequest
 from gateway.http.messages import read_body
-from gateway.keys.records import Caller
-from gateway.keys.roles import ACTIONS, Person, may, may_some
 from gateway.request.body_room import ANYONE
 from gateway.request.options import known_headers
 from gateway.steps import Steps
@@ -32,6 +31,22 @@ from gateway.telemetry.trace import Trace
 SMALL: Final = 4096
 """Most bytes of a body that names things only."""
 _EXPECTED: Final = {"string": "a string", "bool": "a boolean", "float": "a number", "int": "an integer"}
+
+
+class Operator(Protocol):
+    """Who asks the admin port. An action's subject is a surface or a team; empty for all of them."""
+
+    def may(self, action: str, subject: str = "") -> bool:
+        """Return whether they may do an action with a subject."""
+
+    def permit(self, action: str, subject: str = "") -> None:
+        """Raise Forbidden unless they may do an action with a subject."""
+
+    def permit_path(self, action: str, path: Mapping[str, Any]) -> None:
+        """Raise Forbidden unless they may do an action with the subject in a path, or with any where it has none."""
+
+    def author(self, given: str = "") -> str:
+        """Return who a change is recorded as made by, where the request says `given`."""
 
 
 async def _steps(request: Request) -> Steps:
@@ -65,30 +80,19 @@ async def _owner(request: Request) -> str:
 
 
 def needs_role(action: str) -> Any:
-    """Return the dependency of a route of the admin port: the person who asks, if they may do the action.
+    """Return the dependency of a route of the admin port: who asks, if they may do the action.
 
-    The subject is the part of the path that the action's `within` names. Where the path has none, the route says the
-    subject to `permit`; here it is refused to those who may do it with none. It raises Unauthorized and Forbidden.
+    Where the path does not say with what, the route says it to `permit`; here it is refused to those who may do it with
+    nothing. It raises Unauthorized and Forbidden.
     """
-    within = ACTIONS[action].within
 
-    async def check(request: Request) -> Person:
-        person: Person = await request.app.state.admit(request)
-        subject = request.path_params.get(within, "")
-        if subject or not may_some(person, action):
-            permit(person, action, subject)
-        return person
+    async def check(request: Request) -> Operator:
+        operator: Operator = await request.app.state.admit(request)
+        operator.permit_path(action, request.path_params)
+        return operator
 
     check.__dict__["action"] = action
     return Depends(check)
-
-
-def permit(person: Person, action: str, subject: str = "") -> None:
-    """Raise Forbidden unless a person may do an action with a subject, empty for all of them."""
-    if not may(person, action, subject):
-        what, within = ACTIONS[action].what.lower(), ACTIONS[action].within
-        of = f" of {within} {subject}" if subject else ""
-        raise Forbidden(f"You may not do this{of}: {what}. An admin can give you a role.", code="not_permitted")
 
 
 Served = Annotated[Steps, Depends(_steps)]
@@ -158,7 +162,7 @@ class _BodyRequest(Request):
         state = self.app.state
         if self._most is None and state.sheds:
             state.steps.gate.check()
-        asks: Caller | Person = await state.admit(self)
+        asks: Caller | Operator = await state.admit(self)
         sender = asks.sender if isinstance(asks, Caller) else ANYONE
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most

@@ -7,16 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from itertools import dropwhile, takewhile
 from typing import TYPE_CHECKING, Any
 
+from gateway.caller import ANYBODY, Caller, OpenModels, in_tenants_space
 from gateway.cascade.conversation_advisor import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
-from gateway.errors import Forbidden, InvalidRequest, NotFound, UpstreamTimeout
-from gateway.keys.open_models import OpenModels, check_fields, default_of, open_models
-from gateway.keys.records import ANYBODY, Caller
-from gateway.request.access import in_tenants_space
+from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
 from gateway.request.session import session_of
@@ -27,7 +24,7 @@ from routing.features import features_of
 from routing.output_limits import effective_body
 
 if TYPE_CHECKING:
-    from gateway.keys.records import KeyRecord
+    from gateway.caller import OpenModels, Rights
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
@@ -56,8 +53,8 @@ def build_context(
     """
     options = read_options(headers)
     pinned = body["model"][len(TIER_PREFIX) :] if body["model"].startswith(TIER_PREFIX) else None
-    policies, key = steps.policies.current, caller.record
-    policy = instead or policy_of(policies, body["model"], options, pinned, key)
+    policies, rights = steps.policies.current, caller.rights
+    policy = instead or policy_of(policies, body["model"], options, pinned, rights)
     ledger.session, ledger.conversation, named = session_of(ledger.tenant, headers, body)
     if policies.rolling and instead is None:
         policy, ledger.arm, ledger.unit = steps.policies.assigned(policy, headers, ledger.tenant, ledger.session)
@@ -65,9 +62,9 @@ def build_context(
     ledger.policy = policy.label
     ledger.stream = bool(body.get("stream"))
     models: OpenModels | None = None
-    if key is not None and key.models:
-        check_fields(key, body)
-        models = open_models(key, policy, policies, models_of(steps, policy))
+    if rights is not None and rights.some_models:
+        rights.check_fields(body)
+        models = rights.open_models(policy, policies, models_of(steps, policy))
     effective, own_limit = effective_body(body, policy.output)
     if not own_limit and (cap := policy.output.max_tokens) is not None:
         trace.root.attributes[names.OUTPUT_LIMIT] = cap
@@ -103,7 +100,7 @@ def build_context(
         body=effective,
         features=features,
         options=options,
-        clamp=clamp_of(policy, options, pinned, key, models),
+        clamp=clamp_of(policy, options, pinned, rights, models),
         own_limit=own_limit,
         deadline=came + allowed_s,
         trace=trace,
@@ -120,10 +117,10 @@ def build_context(
 
 
 def policy_of(
-    policies: PolicySet, model: str, options: RequestOptions, pinned: str | None, key: KeyRecord | None
+    policies: PolicySet, model: str, options: RequestOptions, pinned: str | None, rights: Rights | None
 ) -> Policy:
-    """Return the policy in force that a request chooses. Raises NotFound, and Forbidden for one closed to its key."""
-    policy = chosen_policy(policies, AUTO if pinned is not None else model, options.surface, key)
+    """Return the policy in force that a request chooses. Raises NotFound, and Forbidden."""
+    policy = chosen_policy(policies, AUTO if pinned is not None else model, options.surface, rights)
     if policy is None:
         name = options.surface or model
         raise NotFound(
@@ -134,21 +131,9 @@ def policy_of(
     return policy
 
 
-def chosen_policy(policies: PolicySet, name: str, surface: str | None, key: KeyRecord | None) -> Policy | None:
-    """Return the policy of a surface, or of a name where that is None; None for no policy.
-
-    A `key` may have a default surface of its own, for `auto` and for names that stand for nothing here. Raises
-    Forbidden for a surface that it may not use.
-    """
-    policy = policies.resolve(name, surface)
-    if key is None:
-        return policy
-    if surface is None and (policy is None or name == AUTO) and (own := default_of(policies, key)):
-        policy = policies.resolve(own)
-    if policy is not None and key.surfaces and policy.surface not in key.surfaces:
-        message = f"This key may not use surface {policy.surface!r}; it may use {', '.join(key.surfaces)}."
-        raise Forbidden(message, code="model_not_allowed", param="model" if surface is None else "x-tierline-surface")
-    return policy
+def chosen_policy(policies: PolicySet, name: str, surface: str | None, rights: Rights | None) -> Policy | None:
+    """Return the policy of a surface, or of a name where that is None; None for no policy. Raises Forbidden."""
+    return policies.resolve(name, surface) if rights is None else rights.choose(policies, name, surface)
 
 
 def models_of(steps: Steps, policy: Policy) -> dict[str, frozenset[str]]:
@@ -160,39 +145,21 @@ def clamp_of(
     policy: Policy,
     options: RequestOptions,
     pinned: str | None,
-    key: KeyRecord | None = None,
+    rights: Rights | None = None,
     models: OpenModels | None = None,
 ) -> Clamp | None:
-    """Return the tiers that a request and its key allow; None for all. `models` are those that the key's list opens.
+    """Return the tiers that a request and its sender's rights allow; None for all. `models` are those that are open.
 
-    Of the tiers that a key may use, the first that are neighbours on the ladder count: what lies between must not be
-    used. Raises ApiError for a tier that the surface lacks or that is closed to the key.
+    Raises ApiError for a tier that the surface lacks or that is closed to the sender.
     """
     least, most = (pinned, pinned) if pinned is not None else (options.min_tier, options.max_tier)
     for name, header in ((least, "x-tierline-min-tier"), (most, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, "model" if pinned is not None else header)
-    if key is not None and (key.tiers or models is not None):
-        return _of_key(policy, least, most, key, models)
-    if least is None and most is None:
-        return None
     _check_order(policy, least, most)
-    return Clamp(least, most)
-
-
-def _of_key(policy: Policy, least: str | None, most: str | None, key: KeyRecord, models: OpenModels | None) -> Clamp:
-    """Return the range from `least` to `most` within the first allowed tiers that are neighbours. Raises Forbidden."""
-    _check_order(policy, least, most)
-    tiers = policy.tiers
-    allowed = frozenset(key.tiers or tiers).intersection(tiers if models is None else models.tiers)
-    wanted = tiers[tiers.index(least) if least else 0 : tiers.index(most) + 1 if most else None]
-    open_to_it = list(takewhile(allowed.__contains__, dropwhile(lambda name: name not in allowed, wanted)))
-    if not open_to_it:
-        names = [*key.tiers, *(key.models if models is not None else ())]
-        message = f"This key may use {', '.join(names)} alone, and surface {policy.surface!r} has none of them"
-        limits = " within the tiers that the request allows" if least or most else ""
-        raise Forbidden(f"{message}{limits}.", code="model_not_allowed", param="model")
-    return Clamp(open_to_it[0], open_to_it[-1])
+    if rights is not None and (allowed := rights.clamp(policy, least, most, models)) is not None:
+        return allowed
+    return None if least is None and most is None else Clamp(least, most)
 
 
 def _check_order(policy: Policy, least: str | None, most: str | None) -> None:

@@ -12,6 +12,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway import pipeline
+from gateway.caller import ANYBODY
 from gateway.chat.completions import wants_usage
 from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, InvalidRequest, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context, policy_of
@@ -26,7 +27,6 @@ from gateway.http.messages import (
     start_events,
     with_null_usage,
 )
-from gateway.keys.records import ANYBODY
 from gateway.parts.standard import missing_for
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options
@@ -126,7 +126,7 @@ class BaseExchange:
         steps, headers, ledger = self.steps, self.headers, self.ledger
         steps.gate.check()
         steps.guard.check(headers)
-        self.caller = caller = steps.callers.known(headers) or await steps.callers.find(headers)
+        self.caller = caller = steps.authenticator.known(headers) or await steps.authenticator.find(headers)
         ledger.tenant, ledger.team, ledger.key = caller.tenant, caller.team, caller.key
 
     async def body(self, limit: int, *, typed: bool | None = None) -> bytes:
@@ -232,7 +232,7 @@ class Exchange(BaseExchange):
         )
         if (hold := request.hold) is not None:
             self.hold = hold
-            await hold.enter_chat(request, partial(steps.callers.of, headers), counted=self.counted)
+            await hold.enter_chat(request, partial(steps.authenticator.find, headers), counted=self.counted)
         if self._prepares:
             await self._prepare(request)
             return None
@@ -284,7 +284,7 @@ class Exchange(BaseExchange):
             raise InvalidRequest(missing_for("policies", name), code="unsupported_value", param=name)
         pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
         policies = self.steps.policies
-        live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.record)
+        live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.rights)
         return await part.tried(policies, self.headers, self.caller, live)
 
     async def _prepare(self, request: RequestContext) -> None:

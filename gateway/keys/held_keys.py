@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Final, NamedTuple
 
-from gateway.keys.records import Caller, KeyRecord
+from gateway.keys.key_caller import KeyCaller
+from gateway.keys.records import KeyRecord
 
 HELD: Final = 10_000
 REFUSED: Final = 10_000
@@ -31,7 +32,7 @@ class HeldKey(NamedTuple):
     """What is known of one key: its caller until a time (Unix seconds), or why it is refused."""
 
     until: float
-    caller: Caller | None
+    caller: KeyCaller | None
     refused: str = ""
 
 
@@ -60,7 +61,7 @@ class HeldKeys:
         table.move_to_end(digest)
         return held if held.until > time.time() else HeldKey(_NEVER, None, _STATES["expired"])
 
-    def hold(self, digest: bytes, caller: Caller | None, *, there: bool = True) -> HeldKey:
+    def hold(self, digest: bytes, caller: KeyCaller | None, *, there: bool = True) -> HeldKey:
         """Remember whom a key stands for, nobody if it is not `there`, and return what is known of it now.
 
         For what stands in for a key that is not there the same is done.
@@ -116,7 +117,7 @@ class HeldKeys:
         return bits is None or all(bits[place >> 3] & 0x80 >> (place & 7) for place in _places(digest))
 
 
-def _held(caller: Caller, record: KeyRecord) -> HeldKey:
+def _held(caller: KeyCaller, record: KeyRecord) -> HeldKey:
     if record.state != "active":
         return HeldKey(_NEVER, None, _STATES[record.state])
     until = _NEVER if record.expires is None else record.expires

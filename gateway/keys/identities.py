@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.config.identity import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
-from gateway.keys.records import NO_NAMES, Caller, KeyRecord
+from gateway.keys.key_caller import KeyCaller
+from gateway.keys.records import NO_NAMES, KeyRecord
 from gateway.keys.roles import Grant, Person
 from gateway.keys.tokens import BadToken, claim_in, is_left_out, issuer_in, texts
 
@@ -43,7 +44,7 @@ class Identities:
         self._roles = roles
         self._issuers: dict[str, Issuer] = {}
         self._verified: OrderedDict[bytes, tuple[float, IssuerConfig, Mapping[str, Any]]] = OrderedDict()
-        self._callers: OrderedDict[bytes, tuple[float, Caller]] = OrderedDict()
+        self._callers: OrderedDict[bytes, tuple[float, KeyCaller]] = OrderedDict()
         if config.issuers:
             from gateway.keys.issuer import Issuer
 
@@ -57,12 +58,12 @@ class Identities:
         """Return an issuer that the config lists."""
         return self._issuers[name]
 
-    def known(self, token: bytes) -> Caller | None:
+    def known(self, token: bytes) -> KeyCaller | None:
         """Return whose a token is, if `keep` was told a moment ago: one hash and one lookup."""
         until, caller = self._callers.get(hashlib.sha256(token).digest(), _NOBODY)
         return caller if until > time.time() else None
 
-    def keep(self, token: bytes, caller: Caller) -> None:
+    def keep(self, token: bytes, caller: KeyCaller) -> None:
         """Remember whose a token is that `record` was asked of."""
         until = time.time() + CALLER_S
         ends = until if caller.record is None or caller.record.expires is None else caller.record.expires

@@ -26,11 +26,13 @@ from cache.store.base import StoreUnavailable
 from gateway.errors import Overloaded, Unauthorized, retry_after
 from gateway.keys.held_keys import UNKNOWN, HeldKey, HeldKeys
 from gateway.keys.kept_keys import KeptKeys
+from gateway.keys.key_caller import KeyCaller, caller_of
 from gateway.keys.minting import PREFIX, digest_of, hashed_by, is_mistyped
-from gateway.keys.records import Caller, KeyRecord, OwnerRecord, caller_of
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import FoundKey, KeyChanges, KeyRegistry, KeysConflict, Why
 
 if TYPE_CHECKING:
+    from gateway.caller import Caller
     from gateway.config.keys import OwnerTerms
 
 log = logging.getLogger("tierline.keys")
@@ -109,14 +111,14 @@ class KnownKeys:
             return ()
         return (f"the store cannot be read ({self._down}); keys that were used before are known, others are not",)
 
-    def known(self, key: bytes) -> Caller | None:
+    def known(self, key: bytes) -> KeyCaller | None:
         """Return the caller of a key that is at hand and valid; None if it has to be found. Raises Unauthorized."""
         held = self.held.get(digest_of(key, self._secret))
         if held is None or held.caller is not None:
             return None if held is None else held.caller
         raise Unauthorized(held.refused)
 
-    async def find(self, key: bytes) -> Caller:
+    async def find(self, key: bytes) -> KeyCaller:
         """Return the caller of a key. Raises Unauthorized; Overloaded where neither store nor copy can say."""
         if key[:3] == PREFIX and is_mistyped(key):
             raise Unauthorized("This API key is mistyped or cut off: its last six characters do not fit the others.")
@@ -144,7 +146,7 @@ class KnownKeys:
                 return otherwise
             raise
 
-    async def of_record(self, record: KeyRecord) -> Caller:
+    async def of_record(self, record: KeyRecord) -> KeyCaller:
         """Return the caller of the record that an identity's token stands for, by the terms of its team and tenant.
 
         Raises Overloaded where the store cannot say what these are.
@@ -272,7 +274,7 @@ class KnownKeys:
         self._lookups -= 1
         return True
 
-    def _caller(self, key: FoundKey) -> Caller:
+    def _caller(self, key: FoundKey) -> KeyCaller:
         record, configured = key.record, self._configured
         team = key.team or configured.get(f"team:{record.team}")
         tenant = key.tenant or configured.get(f"tenant:{record.tenant}")

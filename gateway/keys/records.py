@@ -1,8 +1,7 @@
-"""Define what the registry of keys holds, and what is known of the caller of one request.
+"""Define what the registry of keys holds.
 
     KeyRecord     one key: whose it is, what it may use, until when; never the key itself
     OwnerRecord   the terms of a team or a tenant, and of each of its end users and sessions
-    Caller        who sends a request, by a key in the store, a tenant of the config or an identity: what limits read
 
 Records are stored as JSON objects with these fields, under the digest of the key or the name of the owner.
 """
@@ -10,15 +9,14 @@ Records are stored as JSON objects with these fields, under the digest of the ke
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from sys import intern
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.config.schema import DEFAULT_TENANT
-from gateway.quotas.terms import NO_TERMS, OwnerKind, Terms
+from gateway.quotas.terms import NO_TERMS, Terms
 
 LATEST: Final = 253_402_300_799.0
 """Unix seconds of the last date that can be shown, the end of the year 9999."""
@@ -49,7 +47,7 @@ class KeyRecord:
     """Surfaces that it may use; empty for all. So with `tiers` and `models`."""
     tiers: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
-    """What may answer it: models of backends, and names that lead there (`gateway.keys.open_models`); empty for all."""
+    """What may answer it: models of backends, and names that lead there (`gateway.keys.key_rights`); empty for all."""
     default_surface: str = ""
     """Surface of requests whose model is `auto` or unknown; empty for the deployment's."""
     terms: Terms = NO_TERMS
@@ -87,49 +85,6 @@ class OwnerRecord:
     """Longest life of a key that is made for it by somebody else than an admin, in seconds; None for any."""
     metadata: Mapping[str, str] = field(default_factory=dict)
     revision: int = 1
-
-
-class Limited(NamedTuple):
-    """One owner of limits that a caller's requests count against."""
-
-    kind: OwnerKind
-    name: str
-    terms: Terms
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who sends a request; made once per key and kept, so it holds nothing of one request."""
-
-    tenant: str = DEFAULT_TENANT
-    team: str = ""
-    key: str = ""
-    """Id of the key in the store, or of the identity; empty for a tenant's static key and without keys."""
-    record: KeyRecord | None = None
-    limited: tuple[Limited, ...] = ()
-    """The key, its team, its tenant and the identity that made it for itself, those of them that have terms."""
-    per_user: tuple[Limited, ...] = ()
-    """Terms of each end user of the key, of its team and of its tenant, by who has them; empty where there are none."""
-    per_session: tuple[Limited, ...] = ()
-    is_limited: bool = False
-    """Whether there are any terms among these."""
-
-    @property
-    def owner(self) -> str:
-        """Whose kept answers its requests may see: `TENANT/TEAM` for a team within a tenant, else the tenant.
-
-        Neither name has a slash. A team of the config is one of tenants, so that it divides none.
-        """
-        return f"{self.tenant}/{self.team}" if self.team and self.key else self.tenant
-
-    @property
-    def sender(self) -> str:
-        """Who shares what a worker has room for: the key, else the tenant; empty where nobody needs a key."""
-        return self.key or ("" if self is ANYBODY else f"tenant:{self.tenant}")
-
-
-ANYBODY: Final = Caller()
-"""The caller of a gateway that requires no key."""
 
 
 def shown(record: KeyRecord | OwnerRecord) -> dict[str, Any]:
@@ -188,43 +143,3 @@ def _read(values: dict[str, Any], kind: type[KeyRecord | OwnerRecord]) -> dict[s
 def _terms(blob: bytes) -> Terms:
     """Return terms, the same object for the same text: most keys of a deployment have the terms of others."""
     return Terms.model_validate(orjson.loads(blob))
-
-
-def team_of(tenant: str, team: str) -> str:
-    """Return the name of a team of a tenant as an owner: two tenants may call theirs the same."""
-    return team if tenant == DEFAULT_TENANT else f"{tenant}/{team}"
-
-
-def caller_of(
-    record: KeyRecord, team: OwnerRecord | None = None, tenant: OwnerRecord | None = None, *, own: bool = True
-) -> Caller:
-    """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms.
-
-    Whatever record says them, a team's terms hold in each tenant for itself; unless the team is not its tenant's `own`
-    but one of several tenants, as the config has them.
-
-    What the key may use is what its owners' keys may use, too, whatever it was when the key was made.
-    """
-    owners: list[tuple[OwnerKind, str, KeyRecord | OwnerRecord]] = [("key", record.id, record)]
-    for owner in (team, tenant):
-        if owner is None:
-            continue
-        is_team = owner.kind == "team" and own
-        owners.append((owner.kind, team_of(record.tenant, record.team) if is_team else owner.name, owner))
-        if owner.surfaces or owner.tiers:
-            surfaces, tiers = _both(record.surfaces, owner.surfaces), _both(record.tiers, owner.tiers)
-            record = replace(record, surfaces=surfaces, tiers=tiers)
-    limited = tuple(Limited(kind, name, owner.terms) for kind, name, owner in owners if owner.terms)
-    if record.maker_terms:
-        limited += (Limited("key", record.maker, record.maker_terms),)
-    per_user = tuple(Limited(kind, name, owner.per_user) for kind, name, owner in owners if owner.per_user)
-    per_session = tuple(Limited(kind, name, owner.per_session) for kind, name, owner in owners if owner.per_session)
-    is_limited = bool(limited or per_user or per_session)
-    return Caller(record.tenant, record.team, record.id, record, limited, per_user, per_session, is_limited)
-
-
-def _both(own: tuple[str, ...], allowed: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names that both lists have, of which an empty one has all; NO_NAMES for none."""
-    if not own or not allowed:
-        return own or allowed
-    return tuple(name for name in own if name in allowed) or NO_NAMES

@@ -13,15 +13,15 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from gateway.keys.records import ANYBODY, Caller
+from gateway.caller import ANYBODY, Caller
 from policies.value_type import value_type
 from routing.cascade import Left
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
+    from gateway.caller import OpenModels
     from gateway.dialects.native import Native
-    from gateway.keys.open_models import OpenModels
     from gateway.request.options import RequestOptions
     from gateway.request.reply import Header
     from gateway.telemetry.ledger import Ledger

@@ -24,12 +24,12 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
+from gateway.seams import admin_port_part
 from gateway.server.connection_limits import ConnectionLimits
 from policies.errors import ConfigError
 from policies.yaml_source import read_yaml
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Admin
     from gateway.steps import Steps
 
 _ROOTS: Final = frozenset({"chat", "feedback", "models"}.union(*(part.paths for part in PARTS)))
@@ -59,9 +59,13 @@ class App:
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
-        admin = steps.deployment.admin
+        admin, part = steps.deployment.admin, admin_port_part()
         self._admin_port = admin.port if admin is not None else None
-        self._admin = None if admin is None else RequestIdMiddleware(LazyApp(lambda: _built(steps, admin)))
+        self._admin = (
+            None
+            if admin is None or part is None
+            else RequestIdMiddleware(LazyApp(lambda: part.build_admin_port(steps, admin)))
+        )
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""
@@ -174,8 +178,8 @@ def _probes(steps: Steps, cold: LazyApp) -> Starlette:
     return api
 
 
-def _built(steps: Steps, admin: Admin | None = None) -> Any:
-    """Return the application of the cold routes, of the public or of the admin port. Imports FastAPI."""
+def _built(steps: Steps) -> Any:
+    """Return the application of the cold routes. Imports FastAPI."""
     from gateway.http import api
 
-    return api.public_api(steps) if admin is None else api.admin_api(steps, admin)
+    return api.public_api(steps)

@@ -21,7 +21,7 @@ from typing import Final
 import httpx2
 
 from gateway.config.schema import TenantConfig, key_digest
-from gateway.request.access import Callers
+from gateway.parts.access.callers import Callers
 from policies.loader import SHIPPED
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.bench.rig import cpu_s

@@ -3,7 +3,7 @@
 Once a purge is answered, no worker serves what it names to a request that arrives later; purging a surface takes a
 second.
 
-Requests need the admin key or a role (see `gateway.http.api.gatekeeper`).
+Requests need the admin key or a role.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pydantic import model_validator
 from cache.administration import Purged
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
-from gateway.keys.roles import Person
+from gateway.http.api_route import Body, BodyRoute, Operator, Served, needs_role
 from gateway.seams import hit_bound_part
 from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
@@ -37,8 +36,8 @@ async def _id(entry_id: str) -> str:
     return entry_id
 
 
-_Sees = Annotated[Person, needs_role("cache.see")]
-_Purges = Annotated[Person, needs_role("cache.purge")]
+_Sees = Annotated[Operator, needs_role("cache.see")]
+_Purges = Annotated[Operator, needs_role("cache.purge")]
 _EntryId = Annotated[str, Depends(_id)]
 
 
@@ -83,7 +82,7 @@ async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
 @router.get("/entries/{entry_id}")
 async def show(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, Any]:
     """Show a stored answer."""
-    permit(person, "cache.purge")
+    person.permit("cache.purge")
     entry = await steps.cache.administration.find(entry_id)
     if entry is None:
         raise _no_entry(entry_id)
@@ -93,14 +92,14 @@ async def show(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, 
 @router.delete("/entries/{entry_id}")
 async def remove(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, Any]:
     """Delete a stored answer and its copies."""
-    permit(person, "cache.purge")
+    person.permit("cache.purge")
     return await _removed(steps, entry_id)
 
 
 @router.post("/purge")
 async def purge(steps: Served, person: _Purges, body: PurgeRequest) -> dict[str, Any]:
     """Purge a surface, a tag or an entry."""
-    permit(person, "cache.purge", body.surface or "")
+    person.permit("cache.purge", body.surface or "")
     if body.entry is not None:
         return await _removed(steps, await _id(body.entry))
     kind = next((kind for kind in ("tenant", "team") if getattr(body, kind) is not None), None)

@@ -10,9 +10,9 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.errors import InvalidRequest
-from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
+from gateway.http.api_route import Body, BodyRoute, Served, needs_role
 from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
-from gateway.keys.records import team_of
+from gateway.keys.key_caller import team_of
 from gateway.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.keys.roles import Person, may
 from gateway.keys.self_service import may_with
@@ -38,7 +38,7 @@ async def list_budgets(steps: Served, person: _Sees, owner: str = "") -> dict[st
     """List the budgets in use, the most spent first, or those of one owner."""
     budgets = OwnerBudgets(steps.store, terms_in(steps.deployment))
     if not owner:
-        permit(person, "usage.see")
+        person.permit("usage.see")
         return _shown(await budgets.in_use())
     with _refusals():
         named = await _permitted(steps, person, owner_named(owner))
@@ -65,13 +65,13 @@ async def _permitted(steps: Served, person: Person, owner: Owned) -> Owned:
     kind, name = owner
     if kind == "key":
         key = await KeyRegistry(steps.store).find(name)
-        permit(person, "usage.see", key.team if may_with(person, "usage.see", key) else "")
+        person.permit("usage.see", key.team if may_with(person, "usage.see", key) else "")
         return owner
     tenant, _, team = name.rpartition("/")
     if kind != "team" or may(person, "usage.see"):
-        permit(person, "usage.see")
+        person.permit("usage.see")
         return owner
-    permit(person, "usage.see", team if tenant in ("", person.tenant) else "")
+    person.permit("usage.see", team if tenant in ("", person.tenant) else "")
     return kind, team_of(person.tenant, team)
 
 

@@ -24,9 +24,9 @@ from starlette.requests import Request
 
 from cache.store.base import StoreUnavailable
 from gateway.caching.wrong_hits import served_hit
+from gateway.caller import Caller
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
-from gateway.keys.records import Caller
 from gateway.steps import Steps
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, append

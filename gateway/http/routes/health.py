@@ -15,7 +15,6 @@ from starlette.routing import Route
 
 from gateway.config.model_facts import retirement
 from gateway.errors import Unauthorized
-from gateway.request.access import is_operator
 from gateway.request.options import known_headers
 from gateway.telemetry.metrics import CONTENT_TYPE
 
@@ -54,7 +53,7 @@ async def readyz(request: Request) -> JSONResponse:
     steps: Steps = request.app.state.steps
     report = readiness(steps)
     status_code = 503 if report["status"] in ("unavailable", "draining") else 200
-    if not await is_operator(known_headers(request.scope["headers"]), steps.deployment, steps.identities):
+    if not await steps.authenticator.is_operator(known_headers(request.scope["headers"])):
         report = {"status": report["status"]}
     return JSONResponse(report, status_code=status_code)
 
@@ -62,7 +61,7 @@ async def readyz(request: Request) -> JSONResponse:
 async def metrics(request: Request) -> Response:
     """Return the Prometheus text for all workers. Raises Unauthorized without the admin key where it is needed."""
     steps: Steps = request.app.state.steps
-    if not await is_operator(known_headers(request.scope["headers"]), steps.deployment, steps.identities):
+    if not await steps.authenticator.is_operator(known_headers(request.scope["headers"])):
         raise Unauthorized(
             "Metrics cover all tenants. Send the admin's key (the config's `admin`), or a token of who has a role, as "
             "'Authorization: Bearer KEY', or set access.public_metrics in the config."
@@ -130,7 +129,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     if failure is not None:
         degraded.append(f"policies: the last valid ones are in force; {failure}")
     degraded += [f"policies: {note}" for note in steps.policies.notes]
-    degraded += [f"keys: {note}" for note in steps.keys.notes]
+    degraded += [f"keys: {note}" for note in steps.authenticator.notes]
     if steps.limits is not None:
         degraded += [f"budgets: {note}" for note in steps.limits.notes()]
     learned = steps.cache.bound.state() if steps.cache.bound is not None else {}

@@ -18,10 +18,11 @@ from pydantic import Field, StringConstraints
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Served, needs_role, permit
+from gateway.http.api_route import Body, BodyRoute, Served, needs_role
+from gateway.keys.key_caller import team_of
 from gateway.keys.made_keys import change_key, check_owner, make_key, rotate_key
 from gateway.keys.moving import export_lines, read_export
-from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public, team_of
+from gateway.keys.records import LATEST, STATE_AFTER, KeyRecord, OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
 from gateway.keys.roles import Person
 from gateway.keys.self_service import NotAllowed, may_with, may_with_owner
@@ -114,7 +115,7 @@ async def list_keys(
 ) -> Shown:
     """List keys, the newest first: those of one team, or all that the caller may see."""
     if team:
-        permit(person, "keys.see", team)
+        person.permit("keys.see", team)
     wanted = None if person.is_admin else lambda key: may_with(person, "keys.see", key)
     with _told():
         page = await KeyRegistry(steps.store).page(after, limit, team=team, wanted=wanted)
@@ -246,7 +247,7 @@ async def _found(steps: Steps, person: Person, key: str, action: str, body: Said
         raise NotFound(f"{refused}.", code="key_not_found", param="key") from None
     if not may_with(person, "keys.see", record):
         raise NotFound(f"There is no key {key!r} that you may see.", code="key_not_found", param="key")
-    permit(person, action, record.team)
+    person.permit(action, record.team)
     _check_revision(body, record)
     return record
 

@@ -13,11 +13,10 @@ from fastapi import APIRouter, Header, Query
 from pydantic import BaseModel
 from starlette.responses import JSONResponse
 
+from gateway.caller import Caller
 from gateway.errors import NotFound, unsupported
 from gateway.http.api_route import BodyRoute, CallerOf, Served
 from gateway.http.build_context import models_of
-from gateway.keys.open_models import open_models
-from gateway.keys.records import Caller
 from policies.loader import AUTO, CLAUDE
 from policies.model import Policy
 
@@ -76,11 +75,8 @@ async def get_model(steps: Served, caller: CallerOf, model: str, version: _Versi
 
 def _is_open(steps: Served, caller: Caller, policy: Policy) -> bool:
     """Return whether the caller's key may use a surface, and any of the models that may answer there."""
-    key = caller.record
-    if key is None or (key.surfaces and policy.surface not in key.surfaces):
-        return key is None
-    models = open_models(key, policy, steps.policies.current, models_of(steps, policy))
-    return models is None or bool(models.tiers)
+    rights = caller.rights
+    return rights is None or rights.opens(policy, steps.policies.current, models_of(steps, policy))
 
 
 def _page(

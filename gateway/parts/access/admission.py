@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
+from gateway.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
 from gateway.parts.access.policy import AUTO, SpendingSections
@@ -26,8 +27,8 @@ from policies.quantities import NANO, dollars
 from policies.steering import Spent
 
 if TYPE_CHECKING:
+    from gateway.caller import Caller
     from gateway.config.keys import KeysConfig
-    from gateway.keys.records import Caller, Limited
     from gateway.parts.access.budget_steering import MeasuredCaps
     from gateway.parts.access.quotas.alerts import BudgetAlerts
     from gateway.parts.access.quotas.charge_journal import ChargeJournal
@@ -101,7 +102,7 @@ class QuotaAdmission:
 
         Money is that of the windows in which the request began.
         """
-        if not caller.is_limited:
+        if not caller.is_limited or not isinstance(caller, KeyCaller):
             return None
         owners = [self._accounts(owner.kind, owner.name, owner) for owner in caller.limited]
         if ledger.user:

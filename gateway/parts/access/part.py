@@ -1,4 +1,4 @@
-"""Provide the seam `limits` (`gateway.seams`): build a worker's limits from its config."""
+"""Provide the seams `authenticator`, `limits` and `admin_port` (`gateway.seams`): build them from a config."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config.environment import write_private
 from gateway.parts.access.admission import QuotaAdmission
+from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.budget_steering import MeasuredCaps
 from gateway.parts.access.expected_costs import ExpectedCosts
 from gateway.parts.access.quotas.alerts import BudgetAlerts, webhook_key
@@ -14,7 +15,24 @@ from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.parts.access.quotas.spent_copies import SpentCopies
 
 if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from cache.store.base import Store
+    from gateway.config.schema import Admin, Deployment
     from gateway.seams import LimitsNeeds
+    from gateway.steps import Steps
+
+
+def build_authenticator(deployment: Deployment, store: Store) -> KeyAuthenticator:
+    """Return what knows who sends a worker's requests, which is not started."""
+    return KeyAuthenticator(deployment, store)
+
+
+def build_admin_port(steps: Steps, config: Admin) -> FastAPI:
+    """Return the application of the admin port. Imports FastAPI."""
+    from gateway.parts.access.admin_api import admin_api
+
+    return admin_api(steps, config)
 
 
 def build_limits(needs: LimitsNeeds) -> QuotaAdmission:

@@ -11,12 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.errors import ApiError, Forbidden, NotFound, RequestTimeout, RequestTooLarge
+from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
 from gateway.http.build_context import chosen_policy, models_of
 from gateway.http.error_replies import error_envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
-from gateway.keys.open_models import check_fields, check_model
 from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO
 
@@ -49,14 +48,14 @@ class SideExchange(BaseExchange):
         """
         policies = self.steps.policies.current
         name = model or AUTO
-        policy = chosen_policy(policies, name, self.options.surface, self.caller.record)
+        policy = chosen_policy(policies, name, self.options.surface, self.caller.rights)
         if policy is None and self.options.surface is not None:
             raise NotFound(
                 f"There is no surface {self.options.surface!r} here. GET /v1/models lists what there is.",
                 code="model_not_found",
                 param="x-tierline-surface",
             )
-        policy = policy or chosen_policy(policies, name, policies.default.surface, self.caller.record)
+        policy = policy or chosen_policy(policies, name, policies.default.surface, self.caller.rights)
         assert policy is not None  # noqa: S101  (the default is in force)
         self.ledger.surface = f"{policy.surface}/{self.endpoint}"
         self.ledger.policy = policy.label
@@ -64,30 +63,27 @@ class SideExchange(BaseExchange):
 
     def check_model(self, policy: Policy, body: Mapping[str, Any], asked: str, answers: str) -> None:
         """Raise Forbidden where the key's models do not open the model of a service, which the client calls `asked`."""
-        key = self.caller.record
-        if key is not None and key.models:
-            check_fields(key, body)
+        rights = self.caller.rights
+        if rights is not None and rights.some_models:
+            rights.check_fields(body)
             ladder = models_of(self.steps, policy)
-            check_model(key, policy, self.steps.policies.current, ladder, asked=asked, answers=answers)
+            rights.check_model(policy, self.steps.policies.current, ladder, asked=asked, answers=answers)
 
     def may_call(self, service: str) -> bool:
         """Return whether the key may use a service: one of some tiers only where it is listed among these."""
-        key = self.caller.record
-        return key is None or not key.tiers or service in key.tiers
+        return self.caller.rights is None or self.caller.rights.may_call(service)
 
     def check_service(self, service: str) -> None:
         """Raise Forbidden for a service that the key's tiers do not have."""
-        if not self.may_call(service):
-            tiers = ", ".join(self.caller.record.tiers) if self.caller.record is not None else ""
-            message = f"This key may use {tiers} alone, and {self.endpoint} is answered by the service {service!r}."
-            raise Forbidden(message, code="model_not_allowed", param="model")
+        if self.caller.rights is not None:
+            self.caller.rights.check_service(service, self.endpoint)
 
     async def let_in(self, tokens: int = 0) -> None:
         """Count the request, and these tokens, against the limits of its owners. Raises ApiError if one is reached."""
         limits = self.steps.limits
         self.hold = hold = None if limits is None else limits.hold(self.caller, self.trace, self.ledger)
         if hold is not None:
-            await hold.enter(tokens, partial(self.steps.callers.of, self.headers))
+            await hold.enter(tokens, partial(self.steps.authenticator.find, self.headers))
 
     async def reserve(self, usd: float | None, what: str) -> None:
         """Reserve what the request costs, once its calls are known; None for a price nobody states. Raises ApiError."""

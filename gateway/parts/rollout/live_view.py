@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from gateway.caller import ANYBODY, bearer_key
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
-from gateway.keys.records import ANYBODY
 from gateway.keys.registry import KeyRegistry
 from gateway.off_loop import off_loop
-from gateway.request.access import bearer_key
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
@@ -128,7 +127,7 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
         message = f"Name the request's tenant, one of {', '.join(steps.deployment.tenants)}, or send its key."
         raise InvalidRequest(message, code="missing_required_parameter", param="tenant")
     else:
-        caller = await steps.callers.of(headers)
+        caller = await steps.authenticator.find(headers)
         ledger.tenant = caller.tenant
     raw = await off_loop(partial(orjson.dumps, asked.body))
     body, large = await ChatBodies(steps.deployment.limits).read(raw)

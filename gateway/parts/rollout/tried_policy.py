@@ -20,8 +20,8 @@ from gateway.errors import Forbidden, InvalidRequest, NotFound, Overloaded, retr
 from gateway.request.options import TRY
 
 if TYPE_CHECKING:
+    from gateway.caller import Caller
     from gateway.config.policy_reload import Policies
-    from gateway.keys.records import Caller
     from policies.model import Policy
 
 _NAME: Final = TRY.decode()
@@ -30,7 +30,7 @@ _VERSION: Final = re.compile(r"[0-9a-f]{4,64}")
 
 async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
     """Return the policy that the header names of the surface whose policy in force is `live`. Raises ApiError."""
-    if caller.record is not None and not caller.record.may_try:
+    if caller.rights is not None and not caller.rights.may_try:
         whose = f"Key {caller.key!r}" if caller.key else f"Tenant {caller.tenant!r}"
         message = f"{whose} may not choose policy versions: its `may_try` is not true."
         raise Forbidden(message, code="try_not_allowed", param=_NAME)

@@ -237,9 +237,9 @@ async def test_a_key_stands_in_no_log_error_or_record(
             await app.get("/metrics"),
             await app.get("/readyz"),
         ]
-        found = await app.steps.callers.of({b"x-api-key": right.encode()})
+        found = await app.steps.authenticator.find({b"x-api-key": right.encode()})
         seen = [answer.text + repr(answer.headers) for answer in answers]
-        seen += [repr(app.steps.keys), repr(found), repr(app.steps), caplog.text]
+        seen += [repr(app.steps.authenticator), repr(found), repr(app.steps), caplog.text]
     for name in await names_in(store):
         dumped = await store.ask([Command((b"DUMP", name))])
         seen.append(name.decode() + dumped[0].decode("latin-1"))

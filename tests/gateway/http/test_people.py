@@ -13,9 +13,9 @@ from fastapi.routing import APIRoute
 
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
-from gateway.http.api import admin_api
 from gateway.http.openapi import document
 from gateway.keys.roles import ACTIONS
+from gateway.parts.access.admin_api import admin_api
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.parts.rollout.registry.view import history_of
 from gateway.server.app import App

@@ -13,8 +13,8 @@ import pytest
 from gateway.keys import identities as module
 from gateway.keys.records import OwnerRecord
 from gateway.keys.registry import KeyRegistry
+from gateway.parts.access.callers import Callers
 from gateway.quotas.terms import Terms
-from gateway.request.access import Callers
 from tests.gateway.keys.conftest import WHY, registry, server, store
 from tests.support.app import in_process
 from tests.support.gateway import CHAT as POLICY
@@ -77,7 +77,7 @@ async def test_limits_of_the_subject_and_its_team_are_found(
 ) -> None:
     async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
         token = provider.token(org="acme", groups=["web"]).encode()
-        caller = await app.steps.callers.of({b"authorization": b"Bearer " + token})
+        caller = await app.steps.authenticator.find({b"authorization": b"Bearer " + token})
         assert (caller.tenant, caller.team) == ("acme", "web") and caller.key.startswith("u_")
         assert [(one.kind, one.name) for one in caller.limited] == [("key", caller.key), ("team", "acme/web")]
         assert caller.limited[0].terms.requests_per_minute == 60
@@ -88,7 +88,7 @@ async def test_a_token_costs_one_lookup_while_it_is_known(
 ) -> None:
     """It is found with no await, until it ends; what its team may is read again after half a second."""
     async with in_process(tmp_path, upstream.url, settings=settings(tmp_path, provider)) as app:
-        callers: Callers = app.steps.callers
+        callers: Callers = app.steps.authenticator
         headers = {b"authorization": b"Bearer " + provider.token(org="acme", groups=["web"]).encode()}
         assert callers.known(headers) is None
         found = await callers.find(headers)
@@ -99,7 +99,7 @@ async def test_a_token_costs_one_lookup_while_it_is_known(
         assert (await callers.find(headers)).key == found.key
         monkeypatch.setattr(module.time, "time", lambda: now + 340)
         with pytest.raises(module.Unauthorized):
-            await callers.of(headers)
+            await callers.find(headers)
 
 
 async def test_an_issuer_that_is_away_is_503_and_not_401(
@@ -132,7 +132,7 @@ async def test_a_teams_record_in_the_store_holds_for_its_tokens(
         headers = {b"authorization": b"Bearer " + provider.token(org="acme", groups=["web"]).encode()}
 
         async def limits() -> list[int | None]:
-            caller = await app.steps.callers.of(headers)
+            caller = await app.steps.authenticator.find(headers)
             return [one.terms.concurrent for one in caller.limited if one.kind == "team"]
 
         assert await limits() == [3], "the store's record stands in place of the config's"

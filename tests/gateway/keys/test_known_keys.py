@@ -16,9 +16,10 @@ from cache.store.redis_store import RedisStore
 from gateway.errors import Overloaded, Unauthorized
 from gateway.keys.held_keys import HeldKeys
 from gateway.keys.kept_keys import KeptKeys, copy_file
+from gateway.keys.key_caller import KeyCaller
 from gateway.keys.known_keys import KnownKeys
 from gateway.keys.minting import CONTEXT, digest_of, new_key
-from gateway.keys.records import Caller, KeyRecord, OwnerRecord
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import FoundKey, KeyRegistry, KeysRefused
 from gateway.quotas.terms import Terms
 from tests.gateway.keys.conftest import WHY, minted
@@ -39,7 +40,7 @@ async def worker(
         await keys.aclose()
 
 
-async def caller(keys: KnownKeys, key: str) -> Caller:
+async def caller(keys: KnownKeys, key: str) -> KeyCaller:
     return keys.known(key.encode()) or await keys.find(key.encode())
 
 
@@ -328,7 +329,7 @@ async def test_terms_of_the_store_hold_in_place_of_the_configs(
 def test_what_is_held_is_bounded_and_refusals_push_out_no_caller() -> None:
     """The callers used longest ago go first."""
     held = HeldKeys(most=3, most_refused=3)
-    callers = [Caller(record=KeyRecord(f"k_{n}", "", "acme")) for n in range(5)]
+    callers = [KeyCaller(record=KeyRecord(f"k_{n}", "", "acme")) for n in range(5)]
     digests = [bytes([n]) * 32 for n in range(5)]
     for digest, one in list(zip(digests, callers, strict=True))[:3]:
         held.hold(digest, one)

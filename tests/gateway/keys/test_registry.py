@@ -11,9 +11,10 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.audit.entries import TrailEntry
 from gateway.audit.trail import AuditTrail
+from gateway.keys.key_caller import caller_of
 from gateway.keys.made_keys import change_key, make_key, rotate_key
 from gateway.keys.minting import CONTEXT, digest_of, new_key, secret_of
-from gateway.keys.records import KeyRecord, OwnerRecord, caller_of
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
 from gateway.keys.roles import ADMIN, Grant, Person
 from gateway.quotas.terms import Terms

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.config.schema import Deployment
+from gateway.config.sections import deployment_model
 from gateway.keys.roles import ACTIONS, ADMIN, EDITOR, NOBODY, OWNER, VIEWER, Grant, Person, may, may_some
+from gateway.parts.console.config import ConsoleSections
 
 SEARCH_EDITOR = Person("eve", grants=(Grant("editor", ("search",)),))
 WEB_KEYS = Person("kay", grants=(Grant("key_admin", ("web",)),))
@@ -81,6 +82,6 @@ def test_the_readmes_example_is_a_config() -> None:
     section = README.partition("## A company's own identity")[2]
     example = section.partition("```yaml\n")[2].partition("```")[0]
     tier = {"name": "small", "backends": [{"model": "small", "base_url": "http://127.0.0.1:9/v1"}]}
-    deployed = Deployment.model_validate({"tiers": [tier], **yaml.safe_load(example)})
+    deployed = deployment_model().model_validate({"tiers": [tier], **yaml.safe_load(example)})
     assert deployed.identity.issuers[0].teams == {"llm-web": "web", "llm-search": "search"}
-    assert len(deployed.roles) == 4 and deployed.console.login is not None
+    assert len(deployed.roles) == 4 and deployed.of(ConsoleSections).console.login is not None

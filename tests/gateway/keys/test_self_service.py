@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.keys.records import KeyRecord, Limited, OwnerRecord, caller_of
+from gateway.keys.key_caller import Limited, caller_of
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.roles import ADMIN, Grant, Person
 from gateway.keys.self_service import NotAllowed, allowed_key, may_with
 from gateway.quotas.terms import Budget, Terms

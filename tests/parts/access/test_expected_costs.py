@@ -15,7 +15,7 @@ from gateway.cascade.runner import CascadeRunner
 from gateway.config.prices import Price
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden
-from gateway.keys.records import Caller, Limited
+from gateway.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.admission import Holding, QuotaAdmission
 from gateway.parts.access.expected_costs import ExpectedCosts
 from gateway.quotas.terms import Budget, Terms
@@ -44,7 +44,7 @@ def request(app: InProcess, **more: Any) -> tuple[RequestContext, Holding]:
     body = {"model": "chat", "messages": [{"role": "user", "content": "word " * 400}], **more}
     trace, ledger = Trace(names.REQUEST), Ledger("r")
     terms = Terms(budgets=(Budget(usd=25, per="month"),))
-    caller = Caller(limited=(Limited("key", "k_1", terms),), is_limited=True)
+    caller = KeyCaller(limited=(Limited("key", "k_1", terms),), is_limited=True)
     limits = app.steps.limits
     assert isinstance(limits, QuotaAdmission)
     hold = limits.hold(caller, trace, ledger)

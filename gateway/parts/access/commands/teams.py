@@ -11,7 +11,8 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration
 from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
-from gateway.keys.records import OwnerRecord, public, team_of
+from gateway.keys.key_caller import team_of
+from gateway.keys.records import OwnerRecord, public
 from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.parts.access.commands._owned import (
     NOBODY,

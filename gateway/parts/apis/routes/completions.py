@@ -83,7 +83,7 @@ class TextCompletions:
         try:
             self._steps.gate.check()
             self._steps.guard.check(headers)
-            sender = (await self._steps.callers.of(headers)).sender
+            sender = (await self._steps.authenticator.find(headers)).sender
             limit, gate = self._steps.deployment.limits.body, self._steps.gate
             raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active, sender=sender)
             given.body, given.large = await self._bodies.read_object(raw)

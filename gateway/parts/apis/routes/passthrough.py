@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,15 +17,14 @@ import orjson
 
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Unreachable
 from gateway.backends.sse import DONE, EventParser
+from gateway.caller import in_tenants_space
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
-from gateway.keys.open_models import further_models, not_open
 from gateway.off_loop import off_loop
 from gateway.parts.apis.routes.service_units import Units
 from gateway.parts.apis.routes.services import client_of, hop_of
 from gateway.parts.apis.side_exchange import SideExchange
-from gateway.request.access import in_tenants_space
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import REQUEST_HEADERS
@@ -269,10 +268,10 @@ class _PassedRequest(SideExchange):
         if length is not None and length.isdigit() and int(length) > config.max_request:
             raise _too_large(config.max_request)
         is_json = self.headers.get(b"content-type", b"").partition(b";")[0].strip().lower() == _JSON
-        key = self.caller.record
-        limited = key is not None and bool(key.models)
-        if key is not None and limited and not (is_json and self._may_name_model(policy)):
-            raise not_open(key, f"{self.endpoint} by a request that does not say its model in JSON")
+        rights = self.caller.rights
+        limited = rights is not None and rights.some_models
+        if rights is not None and limited and not (is_json and self._may_name_model(policy)):
+            raise rights.not_open(f"{self.endpoint} by a request that does not say its model in JSON")
         if not length and b"transfer-encoding" not in dict(self.scope["headers"]):
             headers.pop("Content-Type", None)
             return None
@@ -281,9 +280,9 @@ class _PassedRequest(SideExchange):
         raw = await self.body(self.steps.deployment.limits.body, typed=False)
         value, large = await self._bodies.read_object(raw)
         model = value.get("model")
-        if key is not None and limited:
+        if rights is not None and limited:
             if not isinstance(model, str) or further_models(value):
-                raise not_open(key, f"{self.endpoint} by a request that does not say its one model in JSON")
+                raise rights.not_open(f"{self.endpoint} by a request that does not say its one model in JSON")
             self.check_model(policy, value, model, config.models.get(model, model))
         if isinstance(model, str):
             self.ledger.requested_model = model[:256]
@@ -408,3 +407,17 @@ def _hidden(raw: bytes) -> bytes:
 def _too_large(limit: int) -> RequestTooLarge:
     # Closing the connection is the only way not to read the rest of the body.
     return RequestTooLarge(f"The body is larger than {limit} bytes.", headers=((b"connection", b"close"),))
+
+
+def further_models(body: Mapping[str, Any]) -> bool:
+    """Return whether anything within a body names a model too, or a file that may: as the requests of a batch do."""
+    values: list[Any] = [value for name, value in body.items() if name != "model"]
+    while values:
+        value = values.pop()
+        if isinstance(value, dict):
+            if "model" in value:
+                return True
+            values += value.values()
+        elif isinstance(value, list):
+            values += value
+    return "input_file_id" in body

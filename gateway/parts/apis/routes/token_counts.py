@@ -17,12 +17,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.backends.base import BackendError
+from gateway.caller import Rights
 from gateway.dialects.messages.client import chat_body, protocol_in
 from gateway.dialects.native import Native
 from gateway.http.api_route import BodyRoute, CountedCaller, Served
 from gateway.http.build_context import chosen_policy, clamp_of, models_of
-from gateway.keys.open_models import open_models
-from gateway.keys.records import KeyRecord
 from gateway.off_loop import off_loop
 from gateway.parts.apis.clients import Clients
 from gateway.parts.apis.openapi import MESSAGES_ERROR
@@ -74,7 +73,7 @@ async def count_messages(
     translate = partial(chat_body, given, protocol_in(dict(headers)), counting=True)
     body, native = await off_loop(translate) if large else translate()
     await _check(request, body, large=large)
-    tokens = await _counted(steps, clients, caller.record, known_headers(headers), body, native, large=large)
+    tokens = await _counted(steps, clients, caller.rights, known_headers(headers), body, native, large=large)
     if tokens is None:
         reply.headers["x-tierline-estimated"] = "1"
         tokens = await off_loop(partial(body_tokens, body)) if large else body_tokens(body)
@@ -90,7 +89,7 @@ async def _check(request: Request, chat: Mapping[str, Any], *, large: bool) -> N
 async def _counted(
     steps: Steps,
     clients: Clients,
-    key: KeyRecord | None,
+    rights: Rights | None,
     headers: Mapping[bytes, bytes],
     body: Given,
     native: Native,
@@ -106,11 +105,11 @@ async def _counted(
     name = AUTO if pinned is not None else model
     named = None if surface is None else surface.decode("latin-1")
     policies = steps.policies.current
-    policy = chosen_policy(policies, name, named, key)
+    policy = chosen_policy(policies, name, named, rights)
     ladder = () if policy is None else policy.ladder
-    if policy is not None and key is not None:
-        models = open_models(key, policy, policies, models_of(steps, policy))
-        clamp = clamp_of(policy, RequestOptions(), None, key, models)
+    if policy is not None and rights is not None:
+        models = rights.open_models(policy, policies, models_of(steps, policy))
+        clamp = clamp_of(policy, RequestOptions(), None, rights, models)
         ladder = ladder if clamp is None else clamp.of(policy)
     tier = pinned or next(iter(ladder), "")
     counter = clients.counters.get(tier) if pinned is None or pinned in ladder else None

@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.keys.budgets import BudgetStanding, OwnerBudgets
-from gateway.keys.records import team_of
+from gateway.keys.key_caller import team_of
 from gateway.keys.registry import KeyRegistry
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, person_in

@@ -36,11 +36,10 @@ from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
     from cache.planning.plan import Planner
+    from gateway.caller import OpenModels, Rights
     from gateway.config.backends import TierConfig
     from gateway.config.launch import Launch
     from gateway.config.schema import Deployment
-    from gateway.keys.open_models import OpenModels
-    from gateway.keys.records import KeyRecord
     from gateway.request.options import RequestOptions
     from routing.difficulty.model import Difficulty
     from routing.embedding.embedder import Embedder
@@ -240,7 +239,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     source = launch.policy_source(deployment)
     chosen = policy_in(args.policy, args, source) if args.policy else None
     raw = _read(args.file, chosen[0].surface if chosen else args.surface)
-    key = _key(args)
+    rights = _rights(args)
     folder = Path(args.policy).parent if args.policy else args.policies or SHIPPED
     headers = known_headers(_headers(args))
     try:
@@ -254,7 +253,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         else:
             in_force = policies_in_force(args, deployment, source)
             name = "auto" if pinned is not None else model
-            found = chosen_policy(in_force.joined(source), name, options.surface, key)
+            found = chosen_policy(in_force.joined(source), name, options.surface, rights)
             if found is None:
                 raise CommandError(f"there is no surface or model {options.surface or model!r}; name one by --surface")
             policy, file = found, in_force.by_surface.get(found.surface)
@@ -263,7 +262,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
         features = features_of(effective)
         health = _state(args, _healthy(deployment, policy), features)
         largest = max([tier.context or 0 for tier in health.values()], default=0)
-        clamp = clamp_of(policy, options, pinned, key, _models(args, key, policy, body, launch))
+        clamp = clamp_of(policy, options, pinned, rights, _models(args, rights, policy, body, launch))
         ladder = policy.ladder if clamp is None else clamp.of(policy)
         embedder = _embedder(deployment)
         asked = policy.route.classifier != "none" and len(ladder) > 1
@@ -293,27 +292,30 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     return _Explained(policy, given, before, [], document, notes)
 
 
-def _key(args: argparse.Namespace) -> KeyRecord | None:
+def _rights(args: argparse.Namespace) -> Rights | None:
+    """Return what the key opens that --key names; None without one."""
+    if args.key is None:
+        return None
+    from gateway.keys.key_rights import KeyRights
     from gateway.parts.access.commands._owned import with_keys
 
-    return None if args.key is None else with_keys(args, lambda registry: registry.find(args.key))
+    return KeyRights(with_keys(args, lambda registry: registry.find(args.key)))
 
 
 def _models(
-    args: argparse.Namespace, key: KeyRecord | None, policy: Policy, body: Mapping[str, Any], launch: Launch
+    args: argparse.Namespace, rights: Rights | None, policy: Policy, body: Mapping[str, Any], launch: Launch
 ) -> OpenModels | None:
     """Return the models that a key's list opens; None where all may answer. Raises Forbidden."""
-    from gateway.keys.open_models import check_fields, open_models
 
-    if key is None or not key.models:
+    if rights is None or not rights.some_models:
         return None
-    check_fields(key, body)
+    rights.check_fields(body)
     deployment = launch.deployment(reads=True)
     source = launch.policy_source(deployment)
     policies = policies_in_force(args, deployment, source).joined(source)
     tiers = [tier for tier in deployment.tiers if tier.name in policy.tiers]
     ladder = {tier.name: frozenset(backend.model for backend in tier.backends) for tier in tiers}
-    return open_models(key, policy, policies, ladder)
+    return rights.open_models(policy, policies, ladder)
 
 
 def _read(file: str, model: str | None) -> bytes:

@@ -24,13 +24,13 @@ from types import MappingProxyType
 from typing import Final
 
 from cache.store.base import StoreUnavailable
+from gateway.caller import bearer_key
 from gateway.config.policy_reload import NoSuchVersion
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.registry import last_good
 from gateway.parts.rollout.registry.checks import FileDrift, seeds
 from gateway.parts.rollout.registry.records import InForce, Replica, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, Pulse, RegistryError
-from gateway.request.access import bearer_key
 from policies.errors import ConfigError, InvalidContent, Problem
 from policies.loader import PolicySet, PolicySource, RollingPolicy
 from policies.model import Policy

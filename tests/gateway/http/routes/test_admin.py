@@ -9,8 +9,8 @@ from starlette.requests import Request
 from gateway.config.identity import IdentityConfig
 from gateway.config.schema import Admin
 from gateway.errors import RateLimited, Unauthorized
-from gateway.http.api import gatekeeper
 from gateway.keys.identities import Identities
+from gateway.parts.access.admin_api import gatekeeper
 
 
 def request(key: str, address: str = "192.0.2.1") -> Request:

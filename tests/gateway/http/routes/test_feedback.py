@@ -11,7 +11,7 @@ from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
 from gateway.http.api import public_api
-from gateway.request.access import Callers
+from gateway.parts.access.callers import Callers
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics
@@ -52,7 +52,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
     steps = SimpleNamespace(
         store=store,
         gate=LoadShedder(10),
-        callers=Callers(tenants),
+        authenticator=Callers(tenants),
         deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts), limits=Limits(), keyless=False),
         guard=SimpleNamespace(active=False),
         client_apis=(),

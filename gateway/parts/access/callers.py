@@ -1,4 +1,4 @@
-"""Find who sends a request, check an operator's key, and protect a gateway without keys from web pages.
+"""Find who sends a request: an `Authenticator` (`gateway.seams`).
 
 The sender is found in one place for all routes: a tenant of the config, a key of the store, or an identity.
 
@@ -14,53 +14,35 @@ a provider send its token beside our key. One that looks like ours and is refuse
 
 from __future__ import annotations
 
-import contextlib
 import hmac
 from collections.abc import Callable, Collection, Mapping, Sequence
-from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from pydantic import SecretStr
 
-from gateway.config.addresses import is_loopback
+from gateway.caller import ANYBODY, Caller, bearer_key
 from gateway.config.environment import BadSecret
-from gateway.config.schema import Deployment, key_digest
-from gateway.errors import Forbidden, Overloaded, Unauthorized
+from gateway.config.schema import key_digest
+from gateway.errors import Overloaded, Unauthorized
 from gateway.keys.held_keys import UNKNOWN
 from gateway.keys.identities import Identities
+from gateway.keys.key_caller import caller_of
 from gateway.keys.minting import PREFIX
-from gateway.keys.records import ANYBODY, Caller, KeyRecord, OwnerRecord, caller_of
-from gateway.keys.roles import may
+from gateway.keys.records import KeyRecord, OwnerRecord
 from gateway.keys.tokens import is_token
 
 if TYPE_CHECKING:
     from gateway.config.schema import TenantConfig
     from gateway.keys.known_keys import KnownKeys
 
-_BEARER: Final = b"bearer "
-_TO_ALLOW: Final = "access.hosts in its config allows further names, and with tenants any name is accepted"
-_MOST_HOSTS: Final = 64
 _NOBODY: Final = (bytes(32), ANYBODY)
 """Compared with an unknown key, so that checking it takes as long as checking a known one."""
-
-
-def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
-    """Return the key of a request, as a bearer token or else in `x-api-key`; empty if there is none."""
-    value = headers.get(b"authorization", b"")
-    key = value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
-    return key or headers.get(b"x-api-key", b"").strip()
 
 
 def credentials(headers: Mapping[bytes, bytes]) -> tuple[bytes, ...]:
     """Return the bearer token and the `x-api-key` of a request, without those that are empty, each once."""
     first, second = bearer_key(headers), headers.get(b"x-api-key", b"").strip()
     return (first, second) if second and second != first else (first,)
-
-
-def in_tenants_space(owner: str, name: str) -> str:
-    """Return the name sent to a provider for a client's `name`: a hash with its owner, so no two owners share it."""
-    named = b"%d:%s%s" % (len(owner), owner.encode(), name.encode("utf-8", "surrogatepass"))
-    return f"tl-{sha256(named).hexdigest()[:32]}"
 
 
 class Callers:
@@ -157,7 +139,7 @@ class Callers:
         raise Unauthorized(UNKNOWN)
 
     async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return the caller of a request that is not known yet. Raises Unauthorized, and Overloaded in trouble."""
+        """Return the caller of a request, known or not. Raises Unauthorized, and Overloaded in trouble."""
         refused: Unauthorized | Overloaded | None = None
         for key in credentials(headers):
             try:
@@ -183,66 +165,6 @@ class Callers:
         if self._anybody is None or key[:3] == PREFIX:
             return await keys.find(key)
         return await keys.find_or(key, self._anybody)
-
-    async def of(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return the caller of a request, known or found. Raises Unauthorized, and Overloaded in trouble."""
-        return self.known(headers) or await self.find(headers)
-
-
-class LoopbackGuard:
-    """Refuse requests of web pages to a gateway that requires no key because it listens on loopback.
-
-    Any page open in a browser on this machine can send requests to 127.0.0.1, or to a name of its own that resolves to
-    it (DNS rebinding), and would spend the gateway's keys. The browser sends both names, in `Host` and `Origin`, and
-    pages cannot change those.
-    """
-
-    def __init__(self, deployment: Deployment) -> None:
-        self.active = deployment.keyless and is_loopback(deployment.host)
-        """Whether requests are checked. If not, each needs a key, or the config has `access: {keyless: true}`."""
-        self._names = frozenset(deployment.access.hosts)
-        self._pages = deployment.access.cors_pattern
-        self._allowed: dict[bytes, bool] = {}
-
-    def check(self, headers: Mapping[bytes, bytes]) -> None:
-        """Raise Forbidden if the Host is not a name of this machine, or the Origin is another site."""
-        if not self.active:
-            return
-        host = headers.get(b"host")
-        if host is not None and not (self._allowed.get(host) or self._allows(host)):
-            message = f"This gateway requires no key, so it only accepts names of this machine in Host; {_TO_ALLOW}."
-            raise Forbidden(message)
-        origin = headers.get(b"origin")
-        if origin is None or (self._pages is not None and self._pages.fullmatch(origin.decode("latin-1"))):
-            return
-        if not self._allows(origin.partition(b"://")[2]):
-            message = (
-                f"This gateway requires no key, so pages of other sites may not use it; {_TO_ALLOW}, and access.cors "
-                "lets pages and desktop applications in by their origin."
-            )
-            raise Forbidden(message, code="origin_not_allowed")
-
-    def _allows(self, authority: bytes) -> bool:
-        """Return whether `authority`, a name or address with or without a port, is loopback or in `access.hosts`."""
-        text = authority.decode("latin-1").lower()
-        name = text.partition("]")[0] + "]" if text.startswith("[") else text.partition(":")[0]
-        allowed = name in self._names or is_loopback(name)
-        if allowed and len(self._allowed) < _MOST_HOSTS:
-            self._allowed[authority] = True
-        return allowed
-
-
-async def is_operator(headers: Mapping[bytes, bytes], deployment: Deployment, identities: Identities) -> bool:
-    """Return whether the sender may read data on all tenants: /metrics and the details of /readyz."""
-    if deployment.keyless or deployment.access.public_metrics:
-        return True
-    admin, key = deployment.admin, bearer_key(headers)
-    if admin is not None and admin.key is not None and is_key(key, admin.key):
-        return True
-    if identities and is_token(key):
-        with contextlib.suppress(Unauthorized, Overloaded):
-            return may(await identities.person(key), "look")
-    return False
 
 
 def is_key(key: bytes, expected: SecretStr) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from gateway.caller import ANYBODY, Caller
 from gateway.config.schema import Limits
 from gateway.errors import LimitReached, Overloaded, Unauthorized
-from gateway.keys.records import ANYBODY, Caller
-from gateway.request import door
-from gateway.request.door import Door
+from gateway.http import door
+from gateway.http.door import Door
 from gateway.request.load_shedding import LoadShedder
 
 Headers = Mapping[bytes, bytes]
@@ -36,7 +36,7 @@ class Known:
         self.refused: set[bytes] = set()
         self.down = False
 
-    async def of(self, headers: Headers) -> Caller:
+    async def find(self, headers: Headers) -> Caller:
         key = headers[b"x-api-key"]
         if self.down:
             raise Overloaded("The store does not answer.")

@@ -21,11 +21,12 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
+    from gateway.caller import Caller
     from gateway.config.schema import Limits
-    from gateway.keys.records import Caller
-    from gateway.request.access import Callers, LoopbackGuard
     from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
+    from gateway.request.loopback_guard import LoopbackGuard
+    from gateway.seams import Authenticator
 
 _CHECKED_EACH_S: Final = 1.0
 
@@ -47,12 +48,12 @@ class OpenConnection:
         self.on_refused: Callable[[], None] = lambda: None
         """Called when its key is valid no more."""
 
-    async def check(self, callers: Callers) -> None:
+    async def check(self, authenticator: Authenticator) -> None:
         """Find out whether its key is still valid; while nobody can say, it is."""
         if self.refused is None:
             with contextlib.suppress(Overloaded):
                 try:
-                    await callers.of(self._headers)
+                    await authenticator.find(self._headers)
                 except Unauthorized as error:
                     self.refused = error
                     self.on_refused()
@@ -67,11 +68,16 @@ class Door:
     """Let in the connections of one worker."""
 
     def __init__(
-        self, gate: LoadShedder, guard: LoopbackGuard, callers: Callers, counts: CallerLimits | None, limits: Limits
+        self,
+        gate: LoadShedder,
+        guard: LoopbackGuard,
+        authenticator: Authenticator,
+        counts: CallerLimits | None,
+        limits: Limits,
     ) -> None:
         self._gate = gate
         self._guard = guard
-        self._callers = callers
+        self._authenticator = authenticator
         self._counts = counts
         self._most = max(1, limits.connections // 2)
         self._most_of_sender = limits.sockets
@@ -83,7 +89,7 @@ class Door:
         """Let a connection in by the headers of its handshake. Raises ApiError."""
         self._gate.check()
         self._guard.check(headers)
-        caller = await self._callers.of(headers)
+        caller = await self._authenticator.find(headers)
         self._check_room(caller.sender)
         connection = OpenConnection(self, headers, BodyClaim(self._gate.bodies, caller.sender))
         self._open[connection] = None
@@ -125,6 +131,6 @@ class Door:
             while self._open:
                 await asyncio.sleep(_CHECKED_EACH_S)
                 for connection in list(self._open):
-                    await connection.check(self._callers)
+                    await connection.check(self._authenticator)
         finally:
             self._checking = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Forbidden
-from gateway.keys.open_models import check_fields, check_model, further_models, open_models
+from gateway.keys.key_rights import KeyRights
 from gateway.keys.records import KeyRecord
 from policies.loader import PolicySet, PolicySource
 from policies.model import DeployedTier
@@ -34,7 +34,7 @@ def opened(
     policies: PolicySet, record: KeyRecord, surface: str, ladder: Mapping[str, frozenset[str]] = LADDER
 ) -> tuple[tuple[str, ...], ...]:
     """Return the models of each tier that are open, all of them for None."""
-    found = open_models(record, policies.by_surface[surface], policies, ladder)
+    found = KeyRights(record).open_models(policies.by_surface[surface], policies, ladder)
     by_tier = ladder if found is None else found.by_tier
     return tuple(tuple(sorted(by_tier[name])) for name in ladder)
 
@@ -101,19 +101,16 @@ def test_the_model_of_a_service(
     """Open by its own name, by the config's name for it, and by the surface that is listed and asked for."""
     chat = policies.by_surface["chat"]
     if is_open:
-        check_model(key(*models), chat, policies, LADDER, asked=asked, answers=answers)
+        KeyRights(key(*models)).check_model(chat, policies, LADDER, asked=asked, answers=answers)
     else:
         with pytest.raises(Forbidden):
-            check_model(key(*models), chat, policies, LADDER, asked=asked, answers=answers)
+            KeyRights(key(*models)).check_model(chat, policies, LADDER, asked=asked, answers=answers)
 
 
 def test_fields_that_ask_for_further_models_are_refused() -> None:
     """They would answer in place of the one that is open."""
-    check_fields(key("large"), {"model": "large", "models": []})
+    KeyRights(key("large")).check_fields({"model": "large", "models": []})
     for name in ("models", "fallbacks"):
         with pytest.raises(Forbidden) as refused:
-            check_fields(key("large"), {"model": "large", name: ["huge"]})
+            KeyRights(key("large")).check_fields({"model": "large", name: ["huge"]})
         assert refused.value.param == name
-    assert further_models({"model": "a", "requests": [{"params": {"model": "b"}}]})
-    assert further_models({"model": "a", "input_file_id": "file-1"})
-    assert not further_models({"model": "a", "input": ["model"]})

@@ -1,0 +1,158 @@
+"""Say who sends a request, and ask what their requests may use, whoever decides that (`gateway.seams`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from gateway.config.schema import DEFAULT_TENANT
+from policies.value_type import value_type
+
+if TYPE_CHECKING:
+    from gateway.config.key_files import KeyFiles
+    from gateway.errors import Forbidden
+    from policies.loader import PolicySet
+    from policies.model import Policy
+    from routing.decide import Clamp
+
+ModelsByTier = Mapping[str, frozenset[str]]
+"""The models of the backends of each tier, by the tier's name."""
+_BEARER: Final = b"bearer "
+
+
+@value_type
+class OpenModels:
+    """The models that may answer a request, for each tier of its policy, of a caller that not all of them are open to.
+
+    `partly` are the tiers that are open to some of their models alone.
+    """
+
+    by_tier: ModelsByTier
+    partly: frozenset[str]
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Tiers with a model that may answer."""
+        return tuple(name for name, models in self.by_tier.items() if models)
+
+    @property
+    def text(self) -> str:
+        """What is equal for requests that the same models may answer."""
+        return ";".join(f"{name}={','.join(sorted(models))}" for name, models in self.by_tier.items())
+
+
+class Rights(Protocol):
+    """What a caller's requests may use. `ladder` has all models of a policy's tiers."""
+
+    @property
+    def may_try(self) -> bool:
+        """Whether they may choose the policy version that answers them."""
+
+    @property
+    def some_models(self) -> bool:
+        """Whether some models alone may answer them."""
+
+    def choose(self, policies: PolicySet, name: str, surface: str | None) -> Policy | None:
+        """Return the policy of a surface, or of a name where that is None; None for no policy. Raises Forbidden."""
+
+    def opens(self, policy: Policy, policies: PolicySet, ladder: ModelsByTier) -> bool:
+        """Return whether a surface, and any of the models that may answer there, is open to them."""
+
+    def open_models(self, policy: Policy, policies: PolicySet, ladder: ModelsByTier) -> OpenModels | None:
+        """Return the models that may answer; None where all may."""
+
+    def clamp(self, policy: Policy, least: str | None, most: str | None, models: OpenModels | None) -> Clamp | None:
+        """Return which of the tiers from `least` to `most` may answer; None if that is all. Raises Forbidden."""
+
+    def check_fields(self, body: Mapping[str, Any]) -> None:
+        """Raise Forbidden for a body that asks a server for further models, where some alone may answer."""
+
+    def check_model(
+        self, policy: Policy, policies: PolicySet, ladder: ModelsByTier, *, asked: str, answers: str
+    ) -> None:
+        """Raise Forbidden unless the model of a service may answer.
+
+        `asked` is how the client names it: a surface, a name that the service's config maps to `answers`, or `answers`.
+        """
+
+    def may_call(self, service: str) -> bool:
+        """Return whether a service may answer."""
+
+    def check_service(self, service: str, endpoint: str) -> None:
+        """Raise Forbidden unless a service may answer at an endpoint."""
+
+    def not_open(self, what: str, param: str = "model") -> Forbidden:
+        """Return the error for what these models do not open."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sends a request; made once per key and kept, so it holds nothing of one request."""
+
+    tenant: str = DEFAULT_TENANT
+    team: str = ""
+    key: str = ""
+    """Id of the key in the store, or of the identity; empty for a tenant's static key and without keys."""
+    rights: Rights | None = None
+    """What its requests may use; None for everything."""
+    is_limited: bool = False
+    """Whether its requests count against limits."""
+
+    @property
+    def owner(self) -> str:
+        """Whose kept answers its requests may see: `TENANT/TEAM` for a team within a tenant, else the tenant.
+
+        Neither name has a slash. A team of the config is one of tenants, so that it divides none.
+        """
+        return f"{self.tenant}/{self.team}" if self.team and self.key else self.tenant
+
+    @property
+    def sender(self) -> str:
+        """Who shares what a worker has room for: the key, else the tenant; empty where nobody needs a key."""
+        return self.key or ("" if self is ANYBODY else f"tenant:{self.tenant}")
+
+
+ANYBODY: Final = Caller()
+"""The caller of a gateway that requires no key."""
+
+
+class Everybody:
+    """The `Authenticator` of a gateway without one: no key is required, and none is looked at."""
+
+    notes: Final = ()
+
+    def known(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the one caller that there is."""
+        return ANYBODY
+
+    async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
+        """Return the one caller that there is."""
+        return ANYBODY
+
+    async def is_operator(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Return True: whoever may send requests may see how the gateway does."""
+        return True
+
+    def watch(self, files: KeyFiles) -> None:
+        """Do nothing."""
+
+    async def start(self) -> None:
+        """Do nothing."""
+
+    async def aclose(self) -> None:
+        """Do nothing."""
+
+
+def bearer_key(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return the key of a request, as a bearer token or else in `x-api-key`; empty if there is none."""
+    value = headers.get(b"authorization", b"")
+    key = value[len(_BEARER) :].strip() if value[: len(_BEARER)].lower() == _BEARER else b""
+    return key or headers.get(b"x-api-key", b"").strip()
+
+
+def in_tenants_space(owner: str, name: str) -> str:
+    """Return the name sent to a provider for a client's `name`: a hash with its owner, so no two owners share it."""
+    named = b"%d:%s%s" % (len(owner), owner.encode(), name.encode("utf-8", "surrogatepass"))
+    return f"tl-{sha256(named).hexdigest()[:32]}"
