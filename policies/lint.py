@@ -30,10 +30,6 @@ def faults(policy: Rules) -> list[Finding]:
             share = _as_share(rule, dead, start, ranges)
             mend, edits = (f"write {share!r}", (Edit(at, yaml_text(share)),)) if share else without_rule(policy, at)
             findings.append(Finding(at, message, "T205", mend, edits, start))
-    if policy.learn is not None and policy.learn.apply == "canary" and policy.rollout is None:
-        at = ("learn", "apply")
-        message = "there is no `rollout` section, so a canary has no steps and no guard"
-        findings.append(Finding(at, message, "T602", "add one, or write propose", (Edit(at, "propose"),)))
     return findings + [finding for part in all_added() for finding in part.faults(policy)]
 
 

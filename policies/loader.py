@@ -4,8 +4,8 @@ What `_defaults.yaml` holds counts for every file of its folder, unless that say
 single values replaced, and so is `route.start`, whose order has a meaning. `*.test.yaml` are tests of policies.
 
 A set is loaded whole or not at all. A policy's version is the hash of what it says, defaults included: comments,
-layout, the description, `rollout`, `learn` and the order of keys do not change it, except the order of `route.start`,
-which has a meaning.
+layout, the description, sections that rule no answer and the order of keys do not change it, except the order of
+`route.start`, which has a meaning.
 
 Here policies and deployment meet, at the start and at every reload: which of a policy's tiers are configured (its
 ladder), and what its stored answers belong to, is worked out once, and no request has to.
@@ -30,7 +30,6 @@ from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Probl
 from policies.expression import Expression
 from policies.misfits import misfits, names, patterns, problems_together
 from policies.model import ClauseLines, CrossEncoderKind, DeployedTier, Policy, Rules
-from policies.rollout import Sticky
 from policies.sections import all_added, policy_model, rules_model
 from policies.taken_out import add_taken_out, without_taken_out
 from policies.validation import Section, check_part, validate
@@ -47,7 +46,7 @@ SHIPPED = Path(__file__).parent
 CLASSIFIER_SHEET = "difficulty.json"
 """Data sheet of a classifier, in its folder."""
 
-_UNVERSIONED = frozenset({"description", "rollout", "learn"})
+_UNVERSIONED = frozenset({"description"})
 """The keys of a policy file that rule nothing, beside those that are added."""
 _LATER: Final[Mapping[str, object]] = {
     "endpoints": Endpoints(),
@@ -74,6 +73,8 @@ Snapshot = Mapping[str, FileLook]
 """A look at every policy file, by its name."""
 
 
+Sticky = Literal["conversation", "key", "tenant"]
+"""What stays with one version of a policy while another is tried."""
 _MOST_MATCHED: Final = 1024
 CLAUDE: Final = "claude-"
 """Before a surface's name, it makes another name of it: Claude Code lists only models whose ids say who made them."""
@@ -360,7 +361,7 @@ def _as_read(document: Document) -> Document:
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
     version = version_of(rules, document.value)
     made = {**dict(rules), "version": version, "content": document.value, "lines": ClauseLines(document.places)}
-    made["labelled"] = rules.learn is not None or any(part.labels(rules) for part in all_added())
+    made["labelled"] = any(part.labels(rules) for part in all_added())
     if rules.optional_tiers and deployed:
         made |= _without_missing(rules, rules.tiers_with({*deployed["ladder"], *deployed["unconfigured"]}))
     return policy_model().model_validate({**made, **deployed})

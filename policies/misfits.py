@@ -34,7 +34,7 @@ def _missing(what: str, name: str, known_names: Collection[str]) -> str:
     return f"the deployment has no {what} {name!r}{have}"
 
 
-def _no_such(what: str, name: str, have: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
+def no_such(what: str, name: str, have: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
     """Return the finding of a name that is not known: write a near one, or leave out `without`."""
     near = get_close_matches(name, have, n=1)
     edit = Edit(at, near[0]) if near else Edit(without)
@@ -80,33 +80,14 @@ def _out_of_reach(policy: Policy, fits: Fits) -> Iterator[Finding]:
     judge = semantic.audit_judge
     if judge is not None and judge.backend not in fits.backends:
         here = (*at, "audit_judge", "backend")
-        yield _no_such("backend", judge.backend, fits.backends, here, here[:-1])
+        yield no_such("backend", judge.backend, fits.backends, here, here[:-1])
 
 
 def _unknown_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
     """Judges of drafts that the deployment does not have."""
     judge, at = policy.escalate.judge, ("escalate", "judge")
     if judge is not None and judge.backend not in fits.backends:
-        yield _no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
-
-
-def _partial_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
-    """Judges of `learn` that do not exist, or whose model would judge its own answers."""
-    if policy.learn is None:
-        return
-    judge, at = policy.learn.judge, ("learn", "judge")
-    if judge not in fits.backends:
-        yield _no_such("backend", judge, fits.backends, at, ("learn",))
-        return
-    models = {tier.name: tier.models for tier in fits.tiers}
-    own = [tier for tier in policy.tiers if fits.backends[judge] in models.get(tier, ())]
-    if own:
-        message = (
-            f"{judge} is {fits.backends[judge]}, which answers here as {own[0]!r}: models prefer their own answers, "
-            "so it cannot judge them"
-        )
-        mend = "name a backend of another model, in a tier that this surface does not use"
-        yield Finding(at, message, "T714", mend, (Edit(("learn",)),))
+        yield no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
 
 
 def _unknown_services(policy: Policy, fits: Fits) -> Iterator[Finding]:
@@ -114,7 +95,7 @@ def _unknown_services(policy: Policy, fits: Fits) -> Iterator[Finding]:
     for at, name in policy.endpoints.services():
         if name not in fits.services:
             mend = "" if fits.services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
-            yield _no_such("service", name, fits.services, at, at, mend)
+            yield no_such("service", name, fits.services, at, at, mend)
 
 
 _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
@@ -122,7 +103,6 @@ _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
     _too_wide,
     _out_of_reach,
     _unknown_judges,
-    _partial_judges,
     _unknown_services,
 )
 

@@ -24,9 +24,7 @@ from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.fields import SetFields
-from policies.learn import Learn
 from policies.quantities import OF_STAGES, read_duration, read_number
-from policies.rollout import Rollout
 from policies.steering import Spent, Steering
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
@@ -452,10 +450,6 @@ class Rules(Section):
     holdout: Share | None = None
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against; None:
     `HELD_OUT` where a judge labels answers, else none, as nothing would compare them."""
-    rollout: Rollout | None = None
-    """How to introduce a change of this policy, where policies come from the store."""
-    learn: Learn | None = None
-    """Compare a share of its answers with another tier's, to learn from them."""
 
     @field_validator("surface")
     @classmethod

@@ -49,6 +49,11 @@ class PolicySections(Section):
         yield from ()
 
     @classmethod
+    def doubts(cls, rules: Rules, source: str) -> Iterator[Finding]:
+        """Yield what a deployment cannot carry out whose policies come from `source`: files, or the store."""
+        yield from ()
+
+    @classmethod
     def misfits(cls, policy: Policy, fits: Fits) -> Iterator[Finding]:
         """Yield what does not fit the deployment."""
         yield from ()

@@ -18,6 +18,7 @@ from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
 from policies.lint import faults, lint
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
+from policies.sections import all_added
 from policies.taken_out import lint_taken_out
 from policies.yaml_source import Document
 from routing.difficulty.model import kinds_in, shipped_artefact, version_in
@@ -51,7 +52,7 @@ def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
         *_of_thresholds(policy, deployment),
         *_of_the_draft_judge(policy, deployment),
         *_of_the_judge(policy, deployment),
-        *_of_what_is_learnt(policy, deployment),
+        *(doubt for part in all_added() for doubt in part.doubts(policy, deployment.policies.source)),
         *_of_lines(policy, deployment),
         *_of_prices(policy, deployment),
         *_of_set_fields(policy, deployment),
@@ -153,19 +154,6 @@ def _of_the_judge(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
                 "configure it, or leave audit_judge out",
                 (Edit(at),),
             )
-
-
-def _of_what_is_learnt(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
-    """Refuse a canary of what is learnt where no registry could start it."""
-    if policy.learn is not None and policy.learn.apply == "canary" and deployment.policies.source == "files":
-        at = ("learn", "apply")
-        yield Finding(
-            at,
-            "policies come from files here, so `tierline fit learn` cannot start a canary",
-            "T716",
-            "write propose, or set `policies: {source: store}` in the config",
-            (Edit(at, "propose"),),
-        )
 
 
 def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:

@@ -158,6 +158,7 @@ PARTS: Final = (
             "policy remove",
         ),
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
+        policy_sections=("rollout", "learn"),
         provides=("policies", "observers", "admin_routers"),
     ),
 )

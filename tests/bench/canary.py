@@ -32,10 +32,9 @@ from typing import Any
 
 import numpy as np
 
+from gateway.parts.rollout.policy import Learn, Rollout
 from gateway.parts.rollout.sequential import Sums, log_capital, mixture_radius, ratio_difference, split_capital
 from gateway.parts.rollout.trial import Trial, floor_chance
-from policies.learn import Learn
-from policies.rollout import Rollout
 from tests.bench.command import bench_parser
 
 Array = np.ndarray

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import yaml
 from gateway.cli.commands.policy.lint import Checks, fix
 from gateway.config.launch import Launch
 from gateway.config.schema import Deployment
-from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence
+from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence, lint_against
+from policies.errors import Finding
 from policies.loader import PolicySource
+from policies.model import Policy
 
 CASES = Path(__file__).parent / "lint_cases"
 CONFIG = (CASES / "config.yaml").read_text()
@@ -36,6 +39,11 @@ def _deployed(text: str, folder: Path) -> tuple[Deployment, PolicySource]:
     launch = Launch(config=file)
     deployment = launch.deployment()
     return deployment, launch.policy_source(deployment)
+
+
+def _recorded(written: dict[str, Any]) -> Callable[[Policy], list[Finding]]:
+    evidence = _evidence(written)
+    return lambda policy: list(lint_against(policy, evidence))
 
 
 def _evidence(written: dict[str, Any]) -> LintEvidence:
@@ -89,8 +97,7 @@ def test_a_mistake_is_found_at_its_line_and_mended(case: dict[str, Any], tmp_pat
         assert old in config
         config = config.replace(old, new)
     deployment, source = _deployed(config, configs) if "config" in case else (None, None)
-    evidence = _evidence(case["evidence"]) if "evidence" in case else None
-    checks = Checks([tmp_path], deployment, source, None if evidence is None else lambda _: evidence)
+    checks = Checks([tmp_path], deployment, source, _recorded(case["evidence"]) if "evidence" in case else lambda _: [])
     found = checks.findings()
     wanted = case["finding"]
     assert [(one.code, one.line) for one in found] == [(wanted["code"], wanted["line"])], [*map(str, found)]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from gateway.parts.rollout.policy import RolloutSections
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.lint import lint
 from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
@@ -382,7 +383,8 @@ def test_a_judge_of_answers_gives_none_itself(write: Write) -> None:
     tiers = (DeployedTier("local", ("small",)), DeployedTier("hosted", ("large",)), DeployedTier("judges", ("wise-1",)))
     backends = {"local": "small", "hosted": "large", "hosted-2": "large", "wise": "wise-1"}
     policy = PolicySource(file.parent, tiers, backends=backends).load().default
-    assert policy.learn is not None and policy.learn.share == 0.05
+    learn = policy.of(RolloutSections).learn
+    assert learn is not None and learn.share == 0.05
     assert policy.version == plain.version
     with pytest.raises(InvalidContent, match="no backend 'wise'") as caught:
         PolicySource(file.parent, tiers, backends={"local": "small"}).load()

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import Field
 
+from gateway.parts.rollout.difference import difference
 from gateway.parts.standard import PARTS
 from policies import added
-from policies.diff import difference
 from policies.errors import ConfigError, Finding
 from policies.lint import faults, lint
 from policies.loader import read_policy

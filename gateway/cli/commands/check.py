@@ -28,12 +28,12 @@ from gateway.report import print_json
 from gateway.seams import policies_part
 from gateway.server.descriptors import why_too_few
 from policies.codes import is_error
-from policies.diff import written
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
 from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
 from policies.model import Policy
+from policies.written import written
 from policies.yaml_source import read_yaml
 
 _SLACK: Final = 10.0

@@ -32,10 +32,10 @@ from gateway.parts.console.thresholds import (
 )
 from gateway.parts.lab.policy_tests.format import SUFFIXES
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.registry.apply import How, apply_file
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
-from policies.diff import difference, unguarded_quality
 from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy

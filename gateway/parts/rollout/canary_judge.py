@@ -24,6 +24,7 @@ import orjson
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
+from gateway.parts.rollout.policy import Learn, Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import JUDGE, InForce, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
 from gateway.parts.rollout.report import canary_report, details_of, evaluation_report, shadow_report
@@ -34,10 +35,8 @@ from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW, TRACES
 from gateway.telemetry.record import is_record
 from policies.errors import ConfigError
-from policies.learn import Learn
 from policies.model import Rules
 from policies.quantities import write_share
-from policies.rollout import Rollout
 from routing.decision_basis import BasisError
 
 BY: Final = "tierline"
@@ -205,9 +204,9 @@ class CanaryJudge:
             return _Candidate(state, labels, None, None, Evaluation(version.content), None, rolling.since)
         candidate, control = (arm.policy() for arm in (version, live))
         if rolling.mode == "shadow":
-            judged = candidate.learn is not None or control.learn is not None
+            judged = any(policy.of(RolloutSections).learn is not None for policy in (candidate, control))
             return _Candidate(state, labels, None, None, None, ShadowFigures(judged), rolling.since)
-        rollout = candidate.rollout
+        rollout = candidate.of(RolloutSections).rollout
         if rollout is None:
             raise RegistryError(f"{version.label} has no rollout block, so nothing judges it")
         since = max(rolling.since, self._judging_since or 0.0)
@@ -350,7 +349,7 @@ class CanaryJudge:
 
 def labels_of(policy: Rules) -> Learn | None:
     """Return what makes labels of the policy's answers; None for nothing, as where it has no two tiers to compare."""
-    return policy.learn if len(policy.tiers) > 1 else None
+    return policy.of(RolloutSections).learn if len(policy.tiers) > 1 else None
 
 
 def _step_of(state: InForce) -> tuple[object, ...]:

@@ -32,6 +32,7 @@ from gateway.cascade.own_call import call_model, is_quiet
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
+from gateway.parts.rollout.policy import Learn, RolloutSections
 from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, tokenise
@@ -46,7 +47,6 @@ if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Endpoint, Tier
-    from policies.learn import Learn
     from policies.model import Policy
     from routing.confidence.judge import Evidence
     from routing.difficulty.model import DifficultyModel
@@ -147,7 +147,7 @@ class Comparer:
         evidence: Evidence | None,
     ) -> None:
         """Compare this answer once its request is over."""
-        learn, policy = request.policy.learn, request.policy
+        learn, policy = request.policy.of(RolloutSections).learn, request.policy
         if learn is None or len(policy.ladder) < 2:
             return
         drawn = DrawnAnswer(

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from gateway.parts.rollout.policy import Guard, Rollout
 from gateway.parts.rollout.sequential import COST, FEWEST_UNITS, SLOW, GuardTest, Sums
 from policies.quantities import milliseconds, write_share
-from policies.rollout import Guard, Rollout
 
 if TYPE_CHECKING:
     import duckdb

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.seams import Take
 from gateway.telemetry.ledger import PLAYGROUND
 
@@ -24,7 +25,7 @@ class AnswerDraws:
 
     def wants(self, request: RequestContext) -> Sequence[Take]:
         """Return what chance draws this answer for."""
-        rolling, learn = self._shadows.policies.current.rolling, request.policy.learn
+        rolling, learn = self._shadows.policies.current.rolling, request.policy.of(RolloutSections).learn
         if (not rolling and learn is None) or request.ledger.arm == PLAYGROUND:
             return ()
         takes: list[Take] = []

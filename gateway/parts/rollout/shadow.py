@@ -28,12 +28,12 @@ from gateway.chat.usage import Usage
 from gateway.errors import ApiError
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
+from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.telemetry.ledger import SHADOW, Ledger
 from gateway.telemetry.trace import Trace
-from policies.rollout import ShadowRules
 from routing.features import room_needed
 
 if TYPE_CHECKING:
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from gateway.parts.rollout.pair_judge import PairVerdict
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Endpoint, Tier
-    from policies.learn import Learn
     from policies.loader import RollingPolicy
     from policies.model import Policy
     from routing.confidence.judge import Evidence
@@ -120,7 +119,7 @@ class ShadowRunner:
     @staticmethod
     def judge_of(request: RequestContext, rolling: RollingPolicy) -> Learn | None:
         """Return whose judge compares the answers: the candidate's, or else that of the policy that served."""
-        return rolling.policy.learn or request.policy.learn
+        return rolling.policy.of(RolloutSections).learn or request.policy.of(RolloutSections).learn
 
     def offer(
         self,
@@ -182,7 +181,8 @@ class ShadowRunner:
         judge, text = self._judge(drawn), self._served_text(drawn)
         if judge is not None and text is not None:
             most += most_of_judging(judge, served.body["messages"], text, limit)
-        rules = (policy.rollout and policy.rollout.shadow) or ShadowRules()
+        rollout = policy.of(RolloutSections).rollout
+        rules = ShadowRules() if rollout is None else rollout.shadow
         tenant = among_others(served.tenant, self._tiers[policy.ladder[0]].endpoints[0])
         reserved = await self._budget.reserve(f"shadow:{policy.surface}", most, rules.max_usd_per_day, tenant)
         if reserved is None:

@@ -44,8 +44,7 @@ from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:
     from gateway.measures.quality import Opinions, Word
-    from policies.learn import Learn
-    from policies.rollout import Rollout
+    from gateway.parts.rollout.policy import Learn, Rollout
 
 Move = Literal["wait", "pass", "pause", "rollback"]
 State = Literal["crossed", "within", "open"]

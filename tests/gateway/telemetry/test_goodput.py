@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from gateway.parts.lab.replay.figures import Results, good
+from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
 from gateway.telemetry.goodput import answered, ending_of, no_answer, was_good
 from gateway.telemetry.ledger import PLAYGROUND
 from policies.model import Slo
-from policies.rollout import Rollout
 
 WORDS = ("direct", "degraded")
 

@@ -14,6 +14,7 @@ from gateway.parts.local.commands.demo import _CONFIG
 from gateway.parts.local.demo.policies import write_policies
 from gateway.parts.local.demo.scenes import draw_scenes, read_scenes
 from gateway.parts.local.kinds.scripted.replies import ScriptedTransport
+from gateway.parts.rollout.policy import RolloutSections
 from policies.loader import SHIPPED, read_policy
 from tests.support.template import run_command
 
@@ -44,7 +45,7 @@ def test_the_policies_load_with_the_config_and_the_candidate_is_another_one(tmp_
     assert made.surface in loaded.names
     live, _ = read_policy(made.folder / made.candidate.name)
     candidate, _ = read_policy(made.candidate)
-    assert candidate.rollout is not None
+    assert candidate.of(RolloutSections).rollout is not None
     assert candidate.version != live.version
 
 

@@ -13,11 +13,11 @@ import pytest
 
 from gateway.config.policy_reload import PolicyReloader
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL, assign
+from gateway.parts.rollout.policy import Sticky
 from gateway.parts.rollout.registry.follower import PolicyFollower
 from gateway.request.session import session_of
 from policies.loader import PolicySet, PolicySource, RollingPolicy, read_policy
 from policies.model import Policy
-from policies.rollout import Sticky
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.store import LocalStore

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
+from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
-from policies.rollout import Rollout
 
 HOUR = 3600.0
 RULES: dict[str, Any] = {"steps": ["10%", "50%"], "step_min": "1s", "step_max": "1000h"}

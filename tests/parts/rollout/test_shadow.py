@@ -22,11 +22,10 @@ from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import ask, connect
+from gateway.parts.rollout.policy import Learn, Rollout, ShadowRules
 from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
-from policies.learn import Learn
 from policies.loader import RollingPolicy, made_policy
-from policies.rollout import Rollout, ShadowRules
 from tests.support.app import InProcess, in_process
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream

@@ -11,11 +11,10 @@ import orjson
 import pytest
 
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
+from gateway.parts.rollout.policy import Learn, Rollout
 from gateway.parts.rollout.registry.records import Rolling
 from gateway.parts.rollout.report import canary_report
 from gateway.parts.rollout.trial import SETTLE_S, GuardFigures, Trial, TrialVerdict, floor_chance
-from policies.learn import Learn
-from policies.rollout import Rollout
 from tests.bench import canary
 
 BEGAN = 1_000_000.0

@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from cache.store.base import Store
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import InForce, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.parts.rollout.registry.view import status_of
 from gateway.parts.rollout.trial import GuardFigures, Trial, TrialVerdict
-from policies.rollout import Rollout
 
 POINTS: Final = 40
 _MOST: Final = 200_000
@@ -83,7 +83,7 @@ class RolloutView:
         if known is not None and time.monotonic() - known[0] < _FRESH_S:
             return known[1]
         version = await self._registry.version(state.surface, rolling.version)
-        rollout = version.policy().rollout
+        rollout = version.policy().of(RolloutSections).rollout
         if rolling.mode != "canary" or rollout is None:
             return None
         asked = {"surface": state.surface, "since_ms": int(rolling.since * 1000)}
@@ -99,7 +99,7 @@ class RolloutView:
     async def _learn_of(self, state: InForce, version: Version) -> Mapping[str, Any]:
         live = await self._registry.version(state.surface, state.live)
         versions = {"candidate": version, "control": live}
-        return {arm: version.policy().learn for arm, version in versions.items()}
+        return {arm: version.policy().of(RolloutSections).learn for arm, version in versions.items()}
 
 
 def _figures(

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
 from gateway.parts.rollout.commands._registry import wait_for_spread, with_registry
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.apply import apply_file
 from gateway.parts.rollout.registry.registry import RegistryError
 from policies.errors import ConfigError
@@ -64,7 +65,7 @@ def in_force(args: argparse.Namespace, source: PolicySource) -> PolicyInForce:
             f"{args.surface}@{state.live[:7]} is in force, but its text makes {policy.label} with the {DEFAULTS} of "
             f"{source.directory}: name the gateway's folder with --policies"
         )
-    if policy.learn is not None and policy.learn.apply == "canary":
+    if (learn := policy.of(RolloutSections).learn) is not None and learn.apply == "canary":
         if findings := [finding for finding in faults(policy) if finding.code == "T602"]:
             raise CommandError(f"{policy.label}: learn.apply: {findings[0].message}")
         if state.rolling is not None:

@@ -32,6 +32,7 @@ from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.progress import progress
 from gateway.report import Report, show, table
 from policies.edit import CannotEdit, with_value
@@ -130,7 +131,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         if not figures.verdict:
             whole_fit = fit_own(labels, kinds, args.seed, on_progress)
             proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder)
-            if live is not None and policy.learn is not None and policy.learn.apply == "canary":
+            if live is not None and (learn := policy.of(RolloutSections).learn) is not None and learn.apply == "canary":
                 made = Path(proposed["policy"]).read_bytes().decode()
                 proposed["canary"] = start_canary(args, source, live, made, canary_reason(figures, len(labels)))
         proposed |= _written(args, heads)

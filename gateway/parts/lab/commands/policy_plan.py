@@ -19,16 +19,17 @@ from gateway.parts.lab.commands._replay_view import change_text, interval_text, 
 from gateway.parts.lab.commands.policy_replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.parts.lab.replay.plan_file import PolicyPlan, plan_as_json, write_plan
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
+from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.report import print_json
 from policies.codes import is_error
-from policies.diff import difference, unguarded_quality
 from policies.loader import read_policy
 from policies.quantities import figure, percent
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.run import Replayed
-    from policies.diff import Difference
+    from gateway.parts.rollout.difference import Difference
     from policies.model import Policy
     from policies.yaml_source import Document
 
@@ -132,7 +133,7 @@ def _canary(args: argparse.Namespace, candidate: Policy, goodput: float) -> Cana
     since = time.time() - args.since if args.since else None
     try:
         with connect(ledger_folder(args), threads=1) as database:
-            return canary_forecast(database, candidate.surface, since, candidate.rollout, goodput)
+            return canary_forecast(database, candidate.surface, since, candidate.of(RolloutSections).rollout, goodput)
     except ArchiveError as error:
         raise CommandError(str(error)) from None
 

@@ -19,9 +19,9 @@ from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_runn
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._recorded_policies import deployed_as
 from gateway.parts.rollout.commands._policy_files import policy_in
+from gateway.parts.rollout.difference import DROPS, Difference, PolicyChange, difference
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show, table
-from policies.diff import DROPS, Difference, PolicyChange, difference
 from policies.model import Policy
 from policies.quantities import percent
 from policies.yaml_source import Document

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gateway.parts.rollout.difference import difference, unguarded_quality
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.checks import checked
 from gateway.parts.rollout.registry.records import InForce, Mode, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.taken_names import taken_names
-from policies.diff import difference, unguarded_quality
 from policies.loader import PolicySource
 from policies.model import Policy
 
@@ -75,16 +76,17 @@ async def apply_file(
         names = ", ".join(f"{name!r} of {other}" for name, other in taken.items())
         raise RegistryError(f"it takes names that lead to surfaces which you may not change: {names}")
     others_rules = state is not None and state.live != version.version
-    chosen: How = how or ("canary" if policy.rollout is not None and others_rules else "now")
+    rollout = policy.of(RolloutSections).rollout
+    chosen: How = how or ("canary" if rollout is not None and others_rules else "now")
     if state is None and chosen != "now":
         raise RegistryError(f"{version.surface} is a new surface: there is nothing to try it beside; apply it --now")
     mode: Mode | None = None if chosen == "now" else chosen
     if chosen == "canary":
-        if policy.rollout is None:
+        if rollout is None:
             raise RegistryError(
                 f"{file.name} has no `rollout` section, so a canary has no steps; add one, or apply it --now"
             )
-        share = policy.rollout.steps[0]
+        share = rollout.steps[0]
     elif chosen != "shadow":
         share = 1.0
     base_state = everything.get(version.surface)

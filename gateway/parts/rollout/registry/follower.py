@@ -27,6 +27,7 @@ from cache.store.base import StoreUnavailable
 from gateway.caller import bearer_key
 from gateway.config.policy_reload import NoSuchVersion
 from gateway.parts.rollout.assignment import CANDIDATE, assign
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry import last_good
 from gateway.parts.rollout.registry.checks import FileDrift, seeds
 from gateway.parts.rollout.registry.records import InForce, Replica, Rolling, Version
@@ -283,7 +284,7 @@ class PolicyFollower:
             raise InvalidContent([Problem(Path(f"{surface}@{rolling.version[:7]}"), 0, "", "its text is not there")])
         self._joined({**good, surface: rolling.document})
         policy, _ = self._pair(rolling.document)
-        sticky = "conversation" if policy.rollout is None else policy.rollout.sticky
+        sticky = "conversation" if (rollout := policy.of(RolloutSections).rollout) is None else rollout.sticky
         return RollingPolicy(policy, rolling.share, rolling.mode, sticky, policy.version)
 
     def _pair(self, document: str) -> Pair:

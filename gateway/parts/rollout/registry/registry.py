@@ -29,6 +29,7 @@ from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from cache.store.settled_change import settled_change
 from gateway.audit.entries import APPEND, POLICIES, How
 from gateway.errors import Conflict
+from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import (
     JUDGE,
     REPORTS,
@@ -46,7 +47,6 @@ from gateway.parts.rollout.registry.records import (
 )
 from policies.errors import ConfigError
 from policies.quantities import write_share
-from policies.rollout import Rollout
 
 T = TypeVar("T")
 
@@ -379,7 +379,7 @@ class PolicyRegistry:
     async def _rollout(self, state: InForce, rolling: Rolling) -> Rollout:
         candidate = (await self.documents([state])).get(rolling.document)
         try:
-            rollout = None if candidate is None else candidate.policy().rollout
+            rollout = None if candidate is None else candidate.policy().of(RolloutSections).rollout
         except ConfigError as error:
             raise RegistryError(f"{state.surface}@{rolling.version[:7]} cannot be read: {error}") from None
         if rollout is None:

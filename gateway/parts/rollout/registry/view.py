@@ -7,6 +7,7 @@ from dataclasses import asdict
 from difflib import SequenceMatcher
 from typing import Any
 
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.records import AuditEntry, InForce, Replica, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from policies.edit import keys_by_line
@@ -138,7 +139,7 @@ def _surface(
 def _steps(candidate: Version) -> list[float]:
     """Return the shares of a candidate's rollout; none if it has no such section."""
     try:
-        rollout = candidate.policy().rollout
+        rollout = candidate.policy().of(RolloutSections).rollout
     except ConfigError:
         return []
     return [] if rollout is None else list(rollout.steps)

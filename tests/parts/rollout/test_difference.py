@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from policies.diff import EFFECTS, Difference, difference
+from gateway.parts.rollout.difference import EFFECTS, Difference, difference
 from policies.loader import read_policy
 from policies.sections import rules_model
 from policies.validation import Section
-from tests.policies.conftest import CHAT, Write
+from tests.policies.conftest import CHAT, Write, write
+
+__all__ = ["write"]
 
 START = "start: {local: p_adequate >= 0.7 and tokens_in < 3000, hosted: otherwise}"
 

@@ -8,18 +8,17 @@ rules that are written differently count as different.
 
 from __future__ import annotations
 
-import json
 import math
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, Literal
 
-from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
+from gateway.parts.rollout.policy import RolloutSections
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath, dotted
 from policies.expression import (
@@ -33,22 +32,18 @@ from policies.expression import (
     constants_by_name,
 )
 from policies.model import ROUTE_VALUES, Rules, can_occur
-from policies.quantities import write_duration, write_share
 from policies.sections import all_added, rules_model
-from policies.signed import Delay, Fall, Rise
-from policies.validation import Seconds, Section, Share, validator_of
+from policies.validation import Section
+from policies.written import NONE, number_writer, written
 
 Weight = Literal["changes", "rewritten", "aside"]
 """What a difference comes to: something in force changes; the same in other words; or it rules nothing in force."""
 
-_NONE: Final = "none"
 _START: Final = ("route", "start")
-_PROBABILITIES: Final = frozenset({"confidence_below", "uncalibrated_below", "min_score", "sure"})
-"""Shares that people write as 0.62, not as 62%."""
 _SETS: Final = frozenset({("match", "models"), ("cache", "tags"), ("cache", "semantic", "guards"), ("output", "stop")})
 """Lists whose order has no meaning."""
-_ASIDE: Final = frozenset({"description", "rollout"})
-"""Keys that rule nothing in force."""
+_ASIDE: Final = frozenset({"description"})
+"""Keys that rule nothing in force, beside sections that say so."""
 
 EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     tuple(key.split(".")): effect
@@ -102,7 +97,8 @@ def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = 
 
 def unguarded_quality(changes: Difference, after: Rules) -> Finding | None:
     """Return the finding of a change whose canary would not notice that answers become worse; None without one."""
-    if after.rollout is None or after.rollout.guard.quality is not None:
+    rollout = after.of(RolloutSections).rollout
+    if rollout is None or rollout.guard.quality is not None:
         return None
     moving = [
         change.path
@@ -124,61 +120,6 @@ def same_requests(rule: Expression, other: Expression, ranges: Ranges) -> bool:
         return True
     cases = combinations([rule, other], ranges)
     return cases is not None and all(rule.holds(values) == other.holds(values) for values in cases if can_occur(values))
-
-
-def written(value: Any, how: Callable[[float], str] = lambda number: f"{number:.10g}") -> str:
-    """Return a value as a person writes it in YAML; `how` writes its numbers."""
-    if value is None:
-        return _NONE
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Expression):
-        return value.source
-    if isinstance(value, Section):
-        fields = {name: getattr(value, name) for name in type(value).model_fields}
-        shown = {name: part for name, part in fields.items() if name in value.model_fields_set} or fields
-        kinds = type(value).model_fields
-        parts = [f"{name}: {written(part, _how(name, kinds[name]))}" for name, part in shown.items()]
-        return f"{{{', '.join(parts)}}}"
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{key}: {written(part, how)}' for key, part in value.items())}}}"
-    if isinstance(value, frozenset):
-        value = sorted(value)
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(written(part, how) for part in value)}]"
-    if isinstance(value, int | float):
-        return how(value)
-    text = str(value)
-    return text if text.isprintable() and text == text.strip() and text else json.dumps(text)
-
-
-_NOTATIONS: Final[Mapping[Any, Callable[[float], str]]] = {
-    validator_of(Seconds): write_duration,
-    validator_of(Share): write_share,
-    validator_of(Fall): write_share,
-    validator_of(Rise): lambda value: f"+{write_share(value)}",
-    validator_of(Delay): lambda value: f"+{write_duration(value)}",
-}
-
-
-def _how(name: str, field: FieldInfo) -> Callable[[float], str]:
-    """Return how the numbers of a key are written."""
-    if name == "after":  # `hedge.after`, which may be a quantile as well
-        return write_duration
-    if name in _PROBABILITIES:
-        return lambda value: f"{value:.10g}"
-    notations = [_NOTATIONS[part.func] for part in _parts(field) if part.func in _NOTATIONS]
-    return notations[0] if notations else lambda value: f"{value:.10g}"
-
-
-def _parts(field: FieldInfo) -> list[BeforeValidator]:
-    pending, found = [*field.metadata, field.annotation], []
-    while pending:
-        part = pending.pop()
-        if isinstance(part, BeforeValidator):
-            found.append(part)
-        pending += [*getattr(part, "__metadata__", ()), *get_args(part)]
-    return found
 
 
 class _Differences:
@@ -205,7 +146,7 @@ class _Differences:
 
     def value(self, path: KeyPath, before: Any, after: Any, field: FieldInfo) -> None:
         """Add the differences of one key, whatever stands below it."""
-        how = _how(str(path[-1]), field)
+        how = number_writer(str(path[-1]), field)
         if path == _START:
             self._starts(before, after)
         elif path == ("cache", "never"):
@@ -275,9 +216,9 @@ class _Differences:
         )
         weight: Weight = "rewritten" if alike else "changes"
         for rule in removed:
-            self.add(("cache", "never"), rule.source, _NONE, weight)
+            self.add(("cache", "never"), rule.source, NONE, weight)
         for rule in added:
-            self.add(("cache", "never", places[rule.source]), _NONE, rule.source, weight)
+            self.add(("cache", "never", places[rule.source]), NONE, rule.source, weight)
 
 
 def _effect(path: KeyPath) -> str:

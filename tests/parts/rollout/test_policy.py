@@ -6,10 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from gateway.parts.rollout.policy import RolloutSections
 from policies.errors import ConfigError
 from policies.loader import PolicySource, read_policy
 from policies.model import DeployedTier
-from tests.policies.conftest import CHAT, Write
+from tests.policies.conftest import CHAT, Write, write
+
+__all__ = ["write"]
 
 WHOLE = """\
 surface: support-chat
@@ -40,9 +43,9 @@ def _load(folder: Path, text: str) -> None:
     (folder / "support-chat.yaml").write_text(text)
     found = PolicySource(folder, (DeployedTier("local"), DeployedTier("hosted")), "support-chat").load()
     assert found.resolve("support") is found.resolve("any", "support-chat") is found.default
-    assert found.default.rollout is not None
-    assert found.default.rollout.steps == (0.01, 0.05, 0.25)
-    guard = found.default.rollout.guard
+    assert found.default.of(RolloutSections).rollout is not None
+    assert found.default.of(RolloutSections).rollout.steps == (0.01, 0.05, 0.25)
+    guard = found.default.of(RolloutSections).rollout.guard
     assert (guard.goodput, guard.quality, guard.ttft_p95, guard.cost) == (-0.01, -0.02, 0.05, None)
 
 
