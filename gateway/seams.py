@@ -34,7 +34,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
     client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
                 answers paths beside those of chat completions. Not stable yet.
-    archive     `ArchivePart`: whether records are kept in files, and where. Not stable yet.
+    archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
     flights     `FlightsPart`. Its `build_flights` makes the `cache.flights.shared_flights.SharedFlights` of a worker:
                 equal requests of several workers share an answer. Without, a worker shares among its own. Not stable
@@ -160,6 +160,18 @@ class ArchivePart(Protocol):
 
     def keeps_archive(self, deployment: Deployment) -> bool:
         """Return whether records are kept in files."""
+
+    def has_files(self, folder: Path) -> bool:
+        """Return whether there are records in the files of a folder."""
+
+    def older_records(self, folder: Path, before: tuple[int, int]) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+        """Yield the records before a place of the store's stream, newest first, with their places.
+
+        Raises CommandError.
+        """
+
+    def kept_record(self, folder: Path, request_id: str) -> dict[str, Any] | None:
+        """Return the newest record of a request id; None if there is none. Raises CommandError."""
 
 
 class ConsolePlace(NamedTuple):

@@ -1,4 +1,4 @@
-"""Provide the seam `archive`: where records are kept in files."""
+"""Provide the seam `archive`: where records are kept in files, and what these have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 
 from gateway.config.schema import Deployment
 from gateway.parts.ledger.config import LedgerSections
+from gateway.parts.ledger.older_records import has_files, kept_record, older_records
+
+__all__ = ["archive_folder", "has_files", "keeps_archive", "kept_record", "older_records"]
 
 
 def archive_folder(deployment: Deployment) -> Path | None:
