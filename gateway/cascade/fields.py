@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.backends.base import BackendRequest
-from gateway.dialects.set_fields import given_in, instructed, native_with, with_changes
+from gateway.dialects.set_fields import instructed, with_changes
 from gateway.telemetry import names
 from routing.request_fields import changes_to, plan_of
 
@@ -38,12 +38,12 @@ def with_set_fields(
         levels += [policy.tier_fields[endpoint.tier]] if endpoint.tier in policy.tier_fields else []
         instruction = policy.output.instruction
     native = asked.native
-    changes = changes_to(asked.body, plan_of(levels), given_in(native))
+    changes = changes_to(asked.body, plan_of(levels), frozenset() if native is None else native.given)
     for name in config.not_settable:  # the model refuses it
         changes.pop(name, None)
     body: Mapping[str, Any] = with_changes(asked.body, changes) if changes else asked.body
     if native is not None and native.dialect == config.dialect:
-        native = native_with(native, changes, instruction, config.model)
+        native = replace(native, body=config.with_fields(native.body, changes, instruction))
     elif instruction:
         body, native = instructed(body, native, instruction)
     if hop is not None:

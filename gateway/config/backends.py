@@ -331,6 +331,10 @@ class BackendConfig(Keyed, SetFields):
             **common,
         )
 
+    def with_fields(self, body: Mapping[str, Any], changes: Mapping[str, Any], instruction: str) -> dict[str, Any]:
+        """Return the own body of a client of its dialect with fields, as chat completions name them, and a sentence."""
+        raise NotImplementedError
+
     @cached_property
     def not_settable(self) -> frozenset[str]:
         """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""

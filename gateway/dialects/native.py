@@ -55,6 +55,10 @@ class Native:
     """Place and type of each block that became a text: requests that differ in these alone have one translation."""
     path_in: Callable[[Native, str], str] = _same_path
     """Returns the path in `body` of a field of the translation, see `gateway.dialects.client_paths`."""
+    given: frozenset[str] = frozenset()
+    """Fields that the body gives and its translation does not, as chat completions name them."""
+    front: Any = None
+    """What `paths` holds for a system message that is put in front of the others."""
 
     def options(self) -> dict[str, Any]:
         """Return what sets this request apart from others with the same translation, its conversation left out.

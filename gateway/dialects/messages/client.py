@@ -22,6 +22,7 @@ from gateway.dialects.schemas import fits_openai_strict
 from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
+from policies.fields import REASONING
 from routing.features import url_of_file
 
 _PROTOCOL: Final = b"anthropic-"
@@ -201,8 +202,24 @@ def chat_body(
         protocol,
         forms,
         messages_path,
+        given=_reasoning_in(body),
+        front=-1,
     )
     return chat, native
+
+
+def _reasoning_in(body: Mapping[str, Any]) -> frozenset[str]:
+    """Return the fields that `Native.given` is to hold.
+
+    Adaptive thinking leaves the effort open; thinking that is switched off or has a budget does not.
+    """
+    thinking, config = body.get("thinking"), body.get("output_config")
+    if isinstance(config, Mapping) and config.get("effort") is not None:
+        return REASONING
+    kind = thinking.get("type") if isinstance(thinking, Mapping) else None
+    if kind is None:
+        return frozenset()
+    return REASONING - {"reasoning_effort"} if kind == "adaptive" else REASONING
 
 
 def _typed(value: Any, kind: type, path: str) -> Any:

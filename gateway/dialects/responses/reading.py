@@ -82,6 +82,8 @@ _CHECKED: Final[Mapping[str, tuple[type, str]]] = {
 }
 _DEFAULTS: Final[Mapping[str, Any]] = {"truncation": "disabled"}
 """Values of lost fields that ask for nothing."""
+_INSTRUCTIONS: Final = ("instructions", "")
+"""Where the message comes from that holds them."""
 _ROLES: Final = frozenset({"user", "system", "developer", "assistant"})
 _OUTPUTS: Final = {"function_call_output", "custom_tool_call_output"}
 _SERVER_RECORDS: Final = frozenset(
@@ -190,7 +192,7 @@ def chat_request(
             raise wrong_type("instructions", "a string")
         if instructions:
             reading.messages.append({"role": "system", "content": instructions})
-            reading.paths.append(("instructions", ""))
+            reading.paths.append(_INSTRUCTIONS)
     reading.add_items(entries)
     if not reading.messages:
         # A stored prompt has the user's turn; a conversation must have one nevertheless.
@@ -214,7 +216,8 @@ def chat_request(
     reading.add_options(body, chat)
     own = _native_body(body, entries, kept=kept)
     needs = frozenset({HOSTED} if reading.needed else ())
-    return chat, Native("responses", own, reading.lost, reading.paths, needs, path_in=responses_path), reading.names
+    native = Native("responses", own, reading.lost, reading.paths, needs, path_in=responses_path, front=_INSTRUCTIONS)
+    return chat, native, reading.names
 
 
 def _refuse(body: Mapping[str, Any]) -> None:

@@ -12,6 +12,7 @@ from gateway.config.backends import BackendConfig
 from gateway.dialects.claude import claude_caches_from
 from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.native import Dialect
+from gateway.parts.apis.kinds.anthropic.set_fields import message_with_fields
 from policies.errors import Finding
 from policies.validation import raise_findings
 
@@ -60,6 +61,10 @@ class AnthropicConfig(BackendConfig):
         if self.continuation == "continue_final_message" or (prefill and not facts_of_model(self.model).prefill):
             who = f"{self.model} continues no begun message" if prefill else "it is a field of vLLM's API"
             yield Finding(("continuation",), f"{who}; write prompt, which asks for the rest in words")
+
+    def with_fields(self, body: Mapping[str, Any], changes: Mapping[str, Any], instruction: str) -> dict[str, Any]:
+        """See `BackendConfig.with_fields`."""
+        return message_with_fields(body, changes, instruction, self.model)
 
     @cached_property
     def not_settable(self) -> frozenset[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.config.backends import ANTHROPICS, BackendConfig
 from gateway.dialects.native import Dialect
+from gateway.parts.apis.kinds.responses.set_fields import response_with_fields
 from policies.errors import Finding
 
 if TYPE_CHECKING:
@@ -34,6 +35,10 @@ class ResponsesBackendConfig(BackendConfig):
         if self.continuation in ("prefill", "continue_final_message"):
             message = "the Responses API does not continue a message that another model began; write prompt, or none"
             yield Finding(("continuation",), message)
+
+    def with_fields(self, body: Mapping[str, Any], changes: Mapping[str, Any], instruction: str) -> dict[str, Any]:
+        """See `BackendConfig.with_fields`."""
+        return response_with_fields(body, changes, instruction)
 
     @cached_property
     def not_settable(self) -> frozenset[str]:
