@@ -125,8 +125,6 @@ def build(
     metrics.watch_evictions(room.evicted)
     metrics.watch_policies(policies)
     metrics.watch_backends(partial(_states, tiers))
-    if cache.bound is not None:
-        metrics.watch_learning(cache.bound.state)
     granting = limits_part()
     limits = None if granting is None else granting.build_limits(LimitsNeeds(deployment, store, tiers, metrics))
     telemetry = _telemetry(deployment, store, metrics, models, tiers, limits)
@@ -258,7 +256,7 @@ def _cache(
         cross_encoder,
         cosine_weight,
         endpoints,
-        metrics.judged,
+        metrics,
     )
     return ResponseCache(
         store,

@@ -115,8 +115,7 @@ if TYPE_CHECKING:
 class HitBoundNeeds(NamedTuple):
     """What the core gives a hit bound. `endpoints` are the backends by their names.
 
-    `kind` is that of the config's embedding. `judged` is called with the surface, the outcome and the US dollars of
-    each comparison by a model.
+    `kind` is that of the config's embedding.
     """
 
     store: Store
@@ -127,7 +126,7 @@ class HitBoundNeeds(NamedTuple):
     cross_encoder: MeasuredPairScorer | None
     cosine_weight: float
     endpoints: Mapping[str, Endpoint]
-    judged: Callable[[str, str, float], None]
+    metrics: Metrics
 
 
 class HitBoundPart(Protocol):

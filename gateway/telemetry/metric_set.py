@@ -48,7 +48,8 @@ LOST: Final = "Worker processes that ended although nobody had asked them to."
 _REQUEST: Final = ("surface", "path", "tier", "backend", "prompt")
 _BACKEND: Final = ("tier", "backend")
 _COMPARED: Final = ("surface", "group")
-_Mode = Literal["livesum", "livemax", "livemin"]
+Joined = Literal["livesum", "livemax", "livemin"]
+"""How the values of several workers become one."""
 
 
 def untimed() -> list[float]:
@@ -68,7 +69,6 @@ class MetricSet:
         self._define_money()
         self._define_backends()
         self._define_caches()
-        self._define_trials()
         self._define_gateway()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
@@ -80,7 +80,7 @@ class MetricSet:
         self.defined.append(made)
         return made
 
-    def _gauge(self, name: str, text: str, joined: _Mode, *labels: str) -> Gauge:
+    def _gauge(self, name: str, text: str, joined: Joined, *labels: str) -> Gauge:
         """`joined`: how the values of several workers become one."""
         made = Gauge(f"tierline_{name}", text, labels, registry=self._registry, multiprocess_mode=joined)
         self.defined.append(made)
@@ -101,12 +101,6 @@ class MetricSet:
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )
         self.in_flight = self._gauge("in_flight", "Requests being answered now.", "livesum")
-        self.limits_refused = self._counter(
-            "limits_refused", "Requests refused for a limit or budget of their owners.", "owner", "unit", "reason"
-        )
-        self.session_caps = self._counter(
-            "session_caps", "Requests that were a session's last, or over its caps.", "surface", "cap", "outcome"
-        )
         self.steered = self._counter(
             "steered",
             "Requests that a nearly spent budget steered: capped, with eased thresholds alone, or held back.",
@@ -159,15 +153,6 @@ class MetricSet:
         )
         self.unpriced = self._counter(
             "unpriced_calls", "Calls of backends whose price nobody states.", "tier", "backend"
-        )
-        self.budget_share = self._gauge(
-            "budget_share",
-            "Share of a budget that is spent, 0 to 1 or above: the highest of the budgets in use.",
-            "livemax",
-            "owner",
-        )
-        self.alerts = self._counter(
-            "alerts", "Alerts of budgets: raised, then delivered, failed (and sent again) or given up.", "outcome"
         )
         self.saving = (
             self._counter(
@@ -222,7 +207,7 @@ class MetricSet:
         self.capacity = self._gauge("backend_capacity", "Calls that may be under way at once.", "livesum", *_BACKEND)
 
     def _define_caches(self) -> None:
-        """Define lookups, writes, and what the audits of the semantic cache found."""
+        """Define lookups, writes, and what decided on neighbours."""
         self.lookups = self._counter("cache_lookups", "Cache lookups.", "surface", "hop", "outcome", "reason")
         self.coalesced = self._counter(
             "coalesced", "Requests that shared the answer of an equal one.", "surface", "outcome"
@@ -232,42 +217,8 @@ class MetricSet:
         )
         self.checks = self._histogram("cache_check", "Wait for the cross-encoder's scores.", _CHECK)
         self.writes = self._counter("cache_writes", "Cache writes.", "surface", "outcome", "reason")
-        self.threshold = self._gauge(
-            "cache_threshold", "Lowest score that the semantic cache serves.", "livemax", "surface"
-        )
-        self.compared = self._gauge(
-            "cache_labels", "Compared answers from which it is estimated.", "livemax", "surface"
-        )
-        self.breached = self._gauge(
-            "cache_breached",
-            f"1 for ten minutes from wrong hits above max_error, of a language or of {ALL} requests.",
-            "livemax",
-            "surface",
-            "language",
-        )
-        self.breached_tenants = self._gauge(
-            "cache_breached_tenants", "Tenants of which the same is true by their own requests.", "livemax", "surface"
-        )
-        self.judgements = self._counter(
-            "cache_judgements", "Pairs of answers compared by a judge for the cache's audits.", "surface", "outcome"
-        )
-        self.judge_cost = self._counter(
-            "cache_judge_usd", "Cost in US dollars of these comparisons; in no client's ledger.", "surface"
-        )
-
-    def _define_trials(self) -> None:
-        """Define what learning and shadows do, which no client pays for."""
-        self.comparisons = self._counter(
-            "learn_comparisons", "Answers drawn to be compared with another tier's.", "surface", "outcome"
-        )
-        self.comparison_cost = self._counter(
+        self.spent = self._counter(
             "learn_usd", "Cost in US dollars of comparisons and summaries; in no client's ledger.", "surface", "part"
-        )
-        self.shadows = self._counter(
-            "shadows", "Requests run again under a candidate, whose answers no client gets.", "surface", "outcome"
-        )
-        self.shadow_cost = self._counter(
-            "shadow_usd", "Cost in US dollars of shadows; in no client's ledger.", "surface"
         )
 
     def _define_gateway(self) -> None:

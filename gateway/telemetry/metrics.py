@@ -46,12 +46,21 @@ from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
 from gateway.telemetry.goodput import HELD, answered, is_beside, no_answer
 from gateway.telemetry.ledger import PLAYGROUND
-from gateway.telemetry.metric_set import ALL, CONFIGURED, LENGTH_NAMES, LENGTHS, LOST, MOST, OTHER, MetricSet, untimed
+from gateway.telemetry.metric_set import (
+    CONFIGURED,
+    LENGTH_NAMES,
+    LENGTHS,
+    LOST,
+    MOST,
+    OTHER,
+    Joined,
+    MetricSet,
+    untimed,
+)
 from gateway.version import version
 from routing.cascade import REJECTED
 
 if TYPE_CHECKING:
-    from cache.semantic.hit_bound import SurfaceState
     from cache.store.base import StoreState
     from gateway.config.policy_reload import Policies
     from gateway.telemetry.ledger import Ledger
@@ -200,33 +209,34 @@ class Metrics(MetricSet):
         at = datetime(day.year, day.month, day.day, tzinfo=UTC)
         self._child(self.retirement, (backend,)).set(at.timestamp())
 
-    def session_capped(self, surface: str, cap: str, outcome: str) -> None:
-        """Count a request that was its session's last, or refused, because of that cap of the surface's policy."""
-        self._child(self.session_caps, (surface, cap, outcome)).inc()
+    def spent_beside(self, surface: str, part: str, dollars: float) -> None:
+        """Count US dollars of calls that no client pays for, by what they were made for."""
+        self._child(self.spent, (surface, part)).inc(dollars)
 
-    def limit_refused(self, owner: str, unit: str, reason: str) -> None:
-        """Count a request that was not let in, by the kind of the owner whose limit it was, its unit and the reason."""
-        self._child(self.limits_refused, (owner, unit, reason)).inc()
+    def counting(self, name: str, text: str, *labels: str) -> Callable[..., None]:
+        """Define a counter of a part, and return what adds to it: `add(*values of the labels, amount=1)`."""
+        counter = self._counter(name, text, *labels)
 
-    def judged(self, surface: str, outcome: str, dollars: float) -> None:
-        """Count a judge's comparison of two answers of this surface, and its cost in US dollars."""
-        self._child(self.judgements, (surface, outcome)).inc()
-        self._child(self.judge_cost, (surface,)).inc(dollars)
+        def add(*values: str | None, amount: float = 1) -> None:
+            self._child(counter, values).inc(amount)
 
-    def answers_compared(self, surface: str, outcome: str, other_usd: float, judge_usd: float) -> None:
-        """Count an answer that was to be compared, and the cost of the other answer and of the judge in US dollars."""
-        self._child(self.comparisons, (surface, outcome)).inc()
-        self._child(self.comparison_cost, (surface, "other")).inc(other_usd)
-        self._child(self.comparison_cost, (surface, "judge")).inc(judge_usd)
+        return add
 
-    def summary_made(self, surface: str, dollars: float) -> None:
-        """Count the cost in US dollars of a summary of what is old in a conversation."""
-        self._child(self.comparison_cost, (surface, "summary")).inc(dollars)
+    def gauging(self, name: str, text: str, joined: Joined, *labels: str) -> Callable[..., None]:
+        """Define a gauge of a part, and return what sets it: `put(value, *values of the labels)`.
 
-    def shadow_ended(self, surface: str, outcome: str, dollars: float) -> None:
-        """Count a request that was to be run under a candidate policy in shadow mode, and its cost in US dollars."""
-        self._child(self.shadows, (surface, outcome)).inc()
-        self._child(self.shadow_cost, (surface,)).inc(dollars)
+        `joined`: how the values of several workers become one.
+        """
+        gauge = self._gauge(name, text, joined, *labels)
+
+        def put(value: float, *values: str | None) -> None:
+            self._child(gauge, values).set(value)
+
+        return put
+
+    def watch(self, read: Callable[[], None]) -> None:
+        """Call `read`, which sets gauges, whenever they are shown, and every few seconds with several workers."""
+        self._watched.append(read)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""
@@ -255,32 +265,6 @@ class Metrics(MetricSet):
             self.lag.set(lag_s)
             self.memory.set(memory)
             self.accept_queue.set(waiting)
-
-        self._watched.append(read)
-
-    def watch_learning(self, learned: Callable[[], Mapping[str, SurfaceState]]) -> None:
-        """Read the gauges of the semantic cache's thresholds, by surface, from `learned()`."""
-
-        def read() -> None:
-            for surface, state in learned().items():
-                self._child(self.threshold, (surface,)).set(state.threshold)
-                self._child(self.compared, (surface,)).set(state.labels)
-                for language, breached in {ALL: state.breached, **state.languages}.items():
-                    self._child(self.breached, (surface, language)).set(breached)
-                self._child(self.breached_tenants, (surface,)).set(sum(state.tenants.values()))
-
-        self._watched.append(read)
-
-    def alert(self, outcome: str) -> None:
-        """Count an alert of a budget that was raised, delivered, given up, or not taken by its receiver (`failed`)."""
-        self._child(self.alerts, (outcome,)).inc()
-
-    def watch_budgets(self, shares: Callable[[], Mapping[str, float]]) -> None:
-        """Read the gauge of the highest shares of budgets, by kind of owner, from `shares()`."""
-
-        def read() -> None:
-            for kind, share in shares().items():
-                self._child(self.budget_share, (kind,)).set(share)
 
         self._watched.append(read)
 

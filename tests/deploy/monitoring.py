@@ -15,7 +15,7 @@ import yaml
 from prometheus_client import Counter, Histogram
 
 from gateway.telemetry.exposition import name_of
-from gateway.telemetry.metrics import Metrics
+from tests.support.metrics import every_metric
 
 ROOT = Path(__file__).parents[2]
 PROMETHEUS = ROOT / "deploy/prometheus"
@@ -82,7 +82,7 @@ class Known:
 def known() -> Known:
     """The gateway's metrics, what the rules record, and what Prometheus itself adds."""
     labels: dict[str, set[str]] = {"up": set(_OF_THE_SCRAPE), "ALERTS": {"alertname", "alertstate", "severity", "job"}}
-    for metric in Metrics().defined:
+    for metric in every_metric().metrics.defined:
         own = {*metric._labelnames, *_OF_THE_SCRAPE}
         if isinstance(metric, Histogram):
             labels |= {metric._name + suffix: own | ({"le"} if suffix == "_bucket" else set()) for suffix in _SUFFIXES}
@@ -107,5 +107,6 @@ def defined() -> dict[str, tuple[str, tuple[str, ...]]]:
     """The metrics of the code: type and labels by name."""
     kinds = {Counter: "counter", Histogram: "histogram"}
     return {
-        name_of(metric): (kinds.get(type(metric), "gauge"), tuple(metric._labelnames)) for metric in Metrics().defined
+        name_of(metric): (kinds.get(type(metric), "gauge"), tuple(metric._labelnames))
+        for metric in every_metric().metrics.defined
     }

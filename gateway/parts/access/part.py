@@ -9,6 +9,7 @@ from gateway.parts.access.admission import QuotaAdmission
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.budget_steering import MeasuredCaps
 from gateway.parts.access.expected_costs import ExpectedCosts
+from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.access.quotas.alerts import BudgetAlerts, webhook_key
 from gateway.parts.access.quotas.kept_charges import KeptCharges
 from gateway.parts.access.quotas.leases import QuotaLeases
@@ -37,19 +38,19 @@ def build_admin_port(steps: Steps, config: Admin) -> FastAPI:
 
 def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
     """Return a worker's limits, which are not started."""
-    deployment, store, metrics = needs.deployment, needs.store, needs.metrics
+    deployment, store, counted = needs.deployment, needs.store, LimitMetrics(needs.metrics)
     state, url = deployment.embedding.state, deployment.store.url
     copies = SpentCopies(store, SpentCopies.file_in(state, url or ""), write_private)
     leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
     told = deployment.alerts
     secret = b"" if told.secret is None else webhook_key(told.secret.get_secret_value())
-    alerts = BudgetAlerts(store, metrics.alert, shares=told.shares, webhook=told.webhook or "", secret=secret)
+    alerts = BudgetAlerts(store, counted.alert, shares=told.shares, webhook=told.webhook or "", secret=secret)
     leases.on_spent = alerts.note
-    metrics.watch_budgets(alerts.highest)
+    counted.watch(alerts.highest)
     return QuotaAdmission(
         leases,
         deployment.keys,
-        metrics.limit_refused,
+        counted.refused,
         MeasuredCaps(store, needs.tiers),
         ExpectedCosts(needs.tiers),
         alerts,

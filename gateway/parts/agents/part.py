@@ -9,6 +9,7 @@ from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.conversations import ConversationMemory
 from gateway.parts.agents.draft_judge import DraftJudge
 from gateway.parts.agents.history import HistorySummaries
+from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.agents.session_caps import SessionCounts
 from gateway.parts.agents.verifying import Verifiers
 from gateway.tiers.build import endpoints_of
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 
 def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
     """Return a worker's caps on sessions, and what sends older turns of a conversation shorter."""
+    counted = SessionMetrics(needs.metrics)
     return (
-        SessionCounts(needs.store, needs.metrics.session_capped),
-        HistorySummaries(needs.store, needs.tiers, needs.metrics.summary_made),
+        SessionCounts(needs.store, counted.capped),
+        HistorySummaries(needs.store, needs.tiers, counted.summary_made),
     )
 
 

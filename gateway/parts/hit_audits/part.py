@@ -11,6 +11,7 @@ from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.parts.hit_audits.comparison import ALIKE
+from gateway.parts.hit_audits.metrics import AuditMetrics
 from gateway.parts.hit_audits.published import PublishedRisk, complain, read_published, withdraw
 from gateway.seams import HitBoundNeeds
 from policies.quantities import percent
@@ -30,8 +31,8 @@ _FIGURES: Final = (
 
 def build(needs: HitBoundNeeds) -> Audits:
     """Return a worker's audits, which are not started."""
-    cross_encoder = needs.cross_encoder
-    return Audits(
+    cross_encoder, counted = needs.cross_encoder, AuditMetrics(needs.metrics)
+    audits = Audits(
         needs.store,
         f"{needs.embedder.name}/{needs.verifier}",
         needs.embedder.embed,
@@ -39,8 +40,10 @@ def build(needs: HitBoundNeeds) -> Audits:
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
         cosine_weight=needs.cosine_weight,
         scorer=cross_encoder,
-        judge=AuditJudge(needs.endpoints, needs.judged, DailyBudget(needs.store)),
+        judge=AuditJudge(needs.endpoints, counted.judged, DailyBudget(needs.store)),
     )
+    counted.watch(audits.state)
+    return audits
 
 
 async def shown_published(store: Store) -> list[dict[str, Any]]:

@@ -45,16 +45,17 @@ def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
     """Return what draws the answers of a worker, which is not started."""
     # Slow to import, and not needed by commands.
     from gateway.parts.rollout.comparer import Comparer
+    from gateway.parts.rollout.metrics import TrialMetrics
     from gateway.parts.rollout.observer import AnswerDraws
     from gateway.parts.rollout.shadow import ShadowRunner
 
-    keep, metrics = needs.deployment.telemetry.keep, needs.metrics
+    keep, counted = needs.deployment.telemetry.keep, TrialMetrics(needs.metrics)
     comparer = Comparer(
         needs.tiers,
         needs.store,
         needs.classifier,
         needs.embedder,
-        metrics.answers_compared,
+        counted.compared,
         keep=keep,
         verifier=needs.verifier,
     )
@@ -65,7 +66,7 @@ def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
         needs.verifier,
         needs.store,
         needs.telemetry,
-        metrics.shadow_ended,
+        counted.shadow_ended,
         keep=keep,
     )
     return (AnswerDraws(comparer, shadows),)

@@ -17,7 +17,9 @@ from prometheus_client import Counter, Gauge, Histogram
 
 from cache.semantic.hit_bound import SurfaceState
 from cache.store.base import NoStore, StoreState
+from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.access.quotas.alerts import BudgetAlerts
+from gateway.parts.hit_audits.metrics import AuditMetrics
 from gateway.quotas.accounts import Account
 from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
@@ -35,6 +37,7 @@ from policies.model import Slo
 from policies.quantities import OF_STAGES
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
+from tests.support.metrics import every_metric
 
 Read = Callable[..., float]
 
@@ -208,6 +211,7 @@ def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
 
 def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     """With whatever in every field that a label is made of, the surplus is counted as `other`, and nothing is lost."""
+    parts = every_metric(metrics)
     assert max(MOST.values()) <= 1000
     few = {Counter: 8, Histogram: 4, Gauge: 6}
     monkeypatch.setattr("gateway.telemetry.metrics.MOST", few)
@@ -231,11 +235,11 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
         metrics.observe(trace, ledger)
         metrics.warmed(odd, odd)
         metrics.backend_refuses(odd, refuses=True)
-        metrics.session_capped(odd, odd, odd)
-        metrics.limit_refused(odd, odd, odd)
-        metrics.judged(odd, odd, 0.0)
-        metrics.answers_compared(odd, odd, 0.0, 0.0)
-        metrics.shadow_ended(odd, odd, 0.0)
+        parts.sessions.capped(odd, odd, odd)
+        parts.limits.refused(odd, odd, odd)
+        parts.audits.judged(odd, odd, 0.0)
+        parts.trials.compared(odd, odd, 0.0, 0.0)
+        parts.trials.shadow_ended(odd, odd, 0.0)
         metrics.telemetry_dropped(odd)
     text = metrics.render()
     for metric in metrics.defined:
@@ -252,7 +256,7 @@ def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, re
     """Of all requests and of each language, until it is over; tenants are counted and not named."""
     tenants = {"tenant:acme": True, "tenant:zeta": False}
     states = {"chat": SurfaceState(0.9, 7, False, {"Latin": False, "Han": True}, tenants)}
-    metrics.watch_learning(lambda: states)
+    AuditMetrics(metrics).watch(lambda: states)
     found = [read("cache_breached", surface="chat", language=name) for name in ("all", "Latin", "Han")]
     assert found == [0, 0, 1]
     assert read("cache_breached_tenants", surface="chat") == 1
@@ -265,18 +269,19 @@ def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics
     """Names of owners are no labels. A budget of nothing is spent by anything."""
     budgets: list[tuple[OwnerKind, int, int]] = [("key", 3, 10), ("key", 9, 10), ("key", 0, 0), ("team", 12, 10)]
     budgets.append(("user", 1, 0))
-    alerts = BudgetAlerts(NoStore(), metrics.alert, shares=())
+    counted = LimitMetrics(metrics)
+    alerts = BudgetAlerts(NoStore(), counted.alert, shares=())
     for number, (kind, spent, limit) in enumerate(budgets):
         alerts.note(Account(kind, f"a{number}", "usd", limit), spent)
-    metrics.watch_budgets(alerts.highest)
+    counted.watch(alerts.highest)
     assert [read("budget_share", owner=kind) for kind in ("key", "team", "tenant", "user")] == [0.9, 1.2, 0, 1]
-    metrics.alert("delivered")
+    counted.alert("delivered")
     assert read("alerts_total", outcome="delivered") == 1
 
 
 def test_no_label_is_of_a_client(metrics: Metrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
-    labels = {label for metric in metrics.defined for label in metric._labelnames}
+    labels = {label for metric in every_metric(metrics).metrics.defined for label in metric._labelnames}
     assert labels == {
         "backend", "cap", "connection", "direction", "group", "hop", "language", "objective", "outcome", "owner",
         "part", "path", "prompt", "reason", "stage", "state", "status", "surface", "tier", "unit", "version",
