@@ -22,6 +22,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.context.CallerLimits` of a worker: how much
                 each caller may send and spend. Without, nothing limits anybody. Not stable yet.
     admin_port  `AdminPortPart`. Its `build_admin_port` makes the application of the admin port. Not stable yet.
+    audit       `AuditPart`: what has changed in the config since it was last used. Not stable yet.
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
@@ -259,6 +260,18 @@ class AdminPortPart(Protocol):
 
     def build_admin_port(self, steps: Steps, config: Admin) -> Any:
         """Return the ASGI application that answers requests to the admin port."""
+
+
+class AuditPart(Protocol):
+    """The functions of the module that provides `audit`."""
+
+    async def note_config(self, store: Store, file: Path) -> None:
+        """Note which keys of the config's file have changed since a gateway last ran with it."""
+
+
+def audit_part() -> AuditPart | None:
+    """Return what keeps who changed what; None where this installation has no such part."""
+    return cast("AuditPart | None", provider("audit"))
 
 
 def admin_port_part() -> AdminPortPart | None:

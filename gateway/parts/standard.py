@@ -83,7 +83,7 @@ PARTS: Final = (
         "keys, limits and money",
         ("keys", "teams", "budgets", "audit", "prices"),
         policy_sections=("spending",),
-        provides=("authenticator", "limits", "admin_port"),
+        provides=("authenticator", "limits", "admin_port", "audit"),
     ),
     StandardPart(
         "lab",

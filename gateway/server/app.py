@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
 from collections.abc import Coroutine
 from pathlib import Path
@@ -14,7 +13,6 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from gateway.assembly import running
-from gateway.audit.config_changes import note_config
 from gateway.errors import ApiError
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
 from gateway.http.lazy_app import LazyApp
@@ -24,10 +22,8 @@ from gateway.http.routes.chat import ChatCompletions
 from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
-from gateway.seams import admin_port_part
+from gateway.seams import admin_port_part, audit_part
 from gateway.server.connection_limits import ConnectionLimits
-from policies.errors import ConfigError
-from policies.yaml_source import read_yaml
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
@@ -150,19 +146,21 @@ async def _lifespan(
     await receive()
     async with running(steps):
         sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
-        noting = asyncio.create_task(_note_config(steps, config), name="tierline.config")
+        noting = _note_config(steps, config)
         await send({"type": "lifespan.startup.complete"})
         await receive()
         sweeping.cancel()
-        noting.cancel()
+        if noting is not None:
+            noting.cancel()
     await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _note_config(steps: Steps, config: Path | None) -> None:
-    if config is not None:
-        with contextlib.suppress(ConfigError):  # written anew since it was loaded, and not whole yet
-            document = await asyncio.to_thread(read_yaml, config)
-            await note_config(steps.store, str(config), document.value)
+def _note_config(steps: Steps, config: Path | None) -> asyncio.Task[None] | None:
+    """Have the audit trail note what has changed in the config's file; None where nothing does."""
+    part = audit_part()
+    if part is None or config is None:
+        return None
+    return asyncio.create_task(part.note_config(steps.store, config), name="tierline.config")
 
 
 def _probes(steps: Steps, cold: LazyApp) -> Starlette:

@@ -25,12 +25,12 @@ from typing import Final
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.keys.held_keys import HELD
-from gateway.keys.kept_keys import KeptKeys
-from gateway.keys.known_keys import KnownKeys
-from gateway.keys.minting import CONTEXT, digest_of, new_id, new_key
-from gateway.keys.records import KeyRecord, to_json
-from gateway.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.held_keys import HELD
+from gateway.parts.access.keys.kept_keys import KeptKeys
+from gateway.parts.access.keys.known_keys import KnownKeys
+from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
+from gateway.parts.access.keys.records import KeyRecord, to_json
+from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.quotas.terms import Terms
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.support.store import UNHURRIED, local_store

@@ -22,9 +22,9 @@ from typing import Final
 import aiohttp
 
 from cache.store.redis_store import RedisStore
-from gateway.keys.budgets import OwnerBudgets
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry
+from gateway.parts.access.keys.budgets import OwnerBudgets
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.quotas.terms import Budget, Terms
 from policies.quantities import NANO
 from tests.bench.command import BenchFigure, asked, bench_parser, report

@@ -20,9 +20,9 @@ from typing import Any, Final
 import aiohttp
 
 from cache.store.redis_store import RedisStore
-from gateway.keys.minting import CONTEXT, digest_of, new_id, new_key
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.quotas.terms import Budget, Terms
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model

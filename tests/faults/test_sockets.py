@@ -22,7 +22,7 @@ from gateway.config.launch import Launch
 from gateway.parts.apis.routes import response_socket
 from gateway.server.listeners import bound
 from gateway.server.server import built, server_of
-from tests.gateway.keys.conftest import WHY, minted, registry, server, store
+from tests.parts.access.keys.conftest import WHY, minted, registry, server, store
 from tests.support.gateway import CHAT, Gateway, config, serve, write_deployment
 from tests.support.ports import free_port
 from tests.support.store import LocalStore

@@ -36,11 +36,11 @@ import redis
 from websockets.sync.client import ClientConnection, connect
 
 from cache.store.redis_store import RedisStore
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import TRACES
-from tests.gateway.keys.conftest import WHY, minted
+from tests.parts.access.keys.conftest import WHY, minted
 from tests.parts.otlp.collector import Collector
 from tests.support.gateway import Gateway, serve
 from tests.support.store import UNHURRIED, local_store

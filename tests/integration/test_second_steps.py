@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.keys.registry import KeyRegistry
-from tests.gateway.http.test_keys_of_store import made
+from gateway.parts.access.keys.registry import KeyRegistry
+from tests.parts.access.test_keys_of_store import made
 from tests.support.app import InProcess, in_process
 from tests.support.dialect_streams import chat_stream
 from tests.support.plain_http import PlainReply, PlainServer

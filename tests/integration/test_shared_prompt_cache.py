@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from gateway.keys.made_keys import make_key
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry, Why
-from gateway.keys.roles import ADMIN
+from gateway.parts.access.keys.made_keys import make_key
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.roles import ADMIN
 from tests.support.account import Account
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT

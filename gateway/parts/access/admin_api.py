@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from gateway.caller import bearer_key
 from gateway.errors import Unauthorized
 from gateway.http.api import cold_api
-from gateway.http.routes import admin, audit, budgets, keys
-from gateway.keys.roles import ADMIN, Person
-from gateway.keys.tokens import is_token
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.callers import is_key
-from gateway.request.key_tries import KeyTries
+from gateway.parts.access.key_tries import KeyTries
+from gateway.parts.access.keys.roles import ADMIN, Person
+from gateway.parts.access.keys.tokens import is_token
+from gateway.parts.access.routes import audit, budgets, cache, keys
 from gateway.request.options import known_headers
 from gateway.seams import admin_routers
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from gateway.config.schema import Admin
-    from gateway.keys.identities import Identities
+    from gateway.parts.access.keys.identities import Identities
     from gateway.steps import Steps
 
 
 def admin_api(steps: Steps, config: Admin) -> FastAPI:
     """Return the application of the admin port."""
     assert isinstance(steps.authenticator, KeyAuthenticator)  # noqa: S101  (this part provides it)
-    routers = [admin.router, audit.router, budgets.router, keys.router, keys.teams, *admin_routers()]
+    routers = [cache.router, audit.router, budgets.router, keys.router, keys.teams, *admin_routers()]
     admit = gatekeeper(config, steps.authenticator.identities)
     api = cold_api(steps, "Tierline: the admin API", routers, [], admit, keyed=True)
     api.state.typed = api.state.sheds = False

@@ -16,9 +16,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
-from gateway.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
+from gateway.parts.access.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.policy import AUTO, SpendingSections
 from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
 from gateway.quotas.accounts import Account, OwnerAccounts

@@ -11,14 +11,14 @@ from gateway.caller import bearer_key
 from gateway.config.environment import LEAST_KEY
 from gateway.config.schema import key_digest
 from gateway.errors import Overloaded, Unauthorized
-from gateway.keys.identities import Identities
-from gateway.keys.kept_keys import KeptKeys, copy_file
-from gateway.keys.known_keys import KnownKeys, configured_owners
-from gateway.keys.minting import secret_of
-from gateway.keys.registry import KeyRegistry
-from gateway.keys.roles import may
-from gateway.keys.tokens import is_token
 from gateway.parts.access.callers import Callers, is_key
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.kept_keys import KeptKeys, copy_file
+from gateway.parts.access.keys.known_keys import KnownKeys, configured_owners
+from gateway.parts.access.keys.minting import secret_of
+from gateway.parts.access.keys.registry import KeyRegistry
+from gateway.parts.access.keys.roles import may
+from gateway.parts.access.keys.tokens import is_token
 
 if TYPE_CHECKING:
     from pydantic import SecretStr

@@ -24,16 +24,16 @@ from gateway.caller import ANYBODY, Caller, bearer_key
 from gateway.config.environment import BadSecret
 from gateway.config.schema import key_digest
 from gateway.errors import Overloaded, Unauthorized
-from gateway.keys.held_keys import UNKNOWN
-from gateway.keys.identities import Identities
-from gateway.keys.key_caller import caller_of
-from gateway.keys.minting import PREFIX
-from gateway.keys.records import KeyRecord, OwnerRecord
-from gateway.keys.tokens import is_token
+from gateway.parts.access.keys.held_keys import UNKNOWN
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.key_caller import caller_of
+from gateway.parts.access.keys.minting import PREFIX
+from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.tokens import is_token
 
 if TYPE_CHECKING:
     from gateway.config.schema import TenantConfig
-    from gateway.keys.known_keys import KnownKeys
+    from gateway.parts.access.keys.known_keys import KnownKeys
 
 _NOBODY: Final = (bytes(32), ANYBODY)
 """Compared with an unknown key, so that checking it takes as long as checking a known one."""

@@ -1,4 +1,4 @@
-"""Provide the seams `authenticator`, `limits` and `admin_port` (`gateway.seams`): build them from a config."""
+"""Provide the seams `authenticator`, `limits`, `admin_port` and `audit` (`gateway.seams`)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config.environment import write_private
 from gateway.parts.access.admission import QuotaAdmission
+from gateway.parts.access.audit.config_changes import note_file
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.budget_steering import MeasuredCaps
 from gateway.parts.access.expected_costs import ExpectedCosts
@@ -16,6 +17,8 @@ from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.parts.access.quotas.spent_copies import SpentCopies
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fastapi import FastAPI
 
     from cache.store.base import Store
@@ -27,6 +30,11 @@ if TYPE_CHECKING:
 def build_authenticator(deployment: Deployment, store: Store) -> KeyAuthenticator:
     """Return what knows who sends a worker's requests, which is not started."""
     return KeyAuthenticator(deployment, store)
+
+
+async def note_config(store: Store, file: Path) -> None:
+    """Append to the audit trail which keys of the config's file have changed; without a store, do nothing."""
+    await note_file(store, file)
 
 
 def build_admin_port(steps: Steps, config: Admin) -> FastAPI:

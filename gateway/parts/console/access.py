@@ -2,7 +2,7 @@
 
 Without keys and login it listens on loopback alone, and only to names of this machine, so that a web page cannot reach
 it through a name of its own (DNS rebinding). Else a browser signs in once and gets a cookie; scripts send the key, or a
-person's token, as `Authorization: Bearer KEY`. What each may do is said by `gateway.keys.roles`. Sessions live in this
+person's token, as `Authorization: Bearer KEY`. What each may do is said by `access.keys.roles`. Sessions live in this
 process: one ends when it is signed out, after SESSION_S (LOGIN_S for a person), and when the console starts anew.
 """
 
@@ -18,10 +18,10 @@ from typing import Final
 
 from gateway.config.addresses import is_loopback
 from gateway.errors import Unauthorized
-from gateway.keys.identities import Identities
-from gateway.keys.roles import NOBODY, OWNER, Person
-from gateway.keys.tokens import is_token
-from gateway.request.key_tries import KeyTries
+from gateway.parts.access.key_tries import KeyTries
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.roles import NOBODY, OWNER, Person
+from gateway.parts.access.keys.tokens import is_token
 
 COOKIE: Final = "tierline-console"
 SESSION_S: Final = 7 * 86400

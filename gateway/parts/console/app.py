@@ -16,9 +16,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.audit.trail import AuditTrail
 from gateway.errors import Headers, Overloaded, RateLimited
-from gateway.keys.roles import ACTIONS, NOBODY, may_some
+from gateway.parts.access.audit.trail import AuditTrail
+from gateway.parts.access.keys.roles import ACTIONS, NOBODY, may_some
 from gateway.parts.console.access import COOKIE, ConsoleAccess
 from gateway.parts.console.assets import Assets
 from gateway.parts.console.attempt_races import loss_of

@@ -6,9 +6,9 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
-from gateway.keys.budgets import Owned, OwnerBudgets, terms_in
-from gateway.keys.registry import KeysRefused, Why
-from gateway.keys.roles import Person, may
+from gateway.parts.access.keys.budgets import Owned, OwnerBudgets, terms_in
+from gateway.parts.access.keys.registry import KeysRefused, Why
+from gateway.parts.access.keys.roles import Person, may
 from gateway.parts.console.key_forms import NotChanged
 from gateway.quotas.terms import Per
 from policies.quantities import NANO, dollars
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 ADJUSTS: Final = ("topup", "reset")
 """Values of a form's `do` that this desk takes."""
 ACTION: Final = "teams.change"
-"""What a person must be allowed to do (`gateway/keys/actions.toml`): budgets of keys are of it, too."""
+"""What a person must be allowed to do (`gateway/parts/access/keys/actions.toml`): budgets of keys are of it, too."""
 _MOST_USD: Final = 1e9
 
 

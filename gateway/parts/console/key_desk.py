@@ -9,15 +9,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.audit.trail import AuditTrail, TrailFilter
 from gateway.config.schema import DEFAULT_TENANT
-from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets
-from gateway.keys.known_keys import configured_owners
-from gateway.keys.made_keys import change_key, check_owner, make_key, rotate_key
-from gateway.keys.records import STATE_AFTER, KeyRecord, OwnerRecord, state_at
-from gateway.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.keys.roles import Person
-from gateway.keys.self_service import NotAllowed, may_with, may_with_owner
+from gateway.parts.access.audit.trail import AuditTrail, TrailFilter
+from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets
+from gateway.parts.access.keys.known_keys import configured_owners
+from gateway.parts.access.keys.made_keys import change_key, check_owner, make_key, rotate_key
+from gateway.parts.access.keys.records import STATE_AFTER, KeyRecord, OwnerRecord, state_at
+from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.parts.access.keys.roles import Person
+from gateway.parts.access.keys.self_service import NotAllowed, may_with, may_with_owner
 from gateway.parts.console.key_forms import (
     NotChanged,
     form_of_record,

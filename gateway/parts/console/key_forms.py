@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import ValidationError
 
-from gateway.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.quotas.terms import Budget, Terms
 from policies.quantities import read_duration, write_duration
 

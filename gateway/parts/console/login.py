@@ -18,9 +18,9 @@ from urllib.parse import urlencode, urlsplit
 import orjson
 
 from gateway.errors import Unauthorized
-from gateway.keys.identities import Identities
-from gateway.keys.roles import Person
-from gateway.keys.tokens import BadToken
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.roles import Person
+from gateway.parts.access.keys.tokens import BadToken
 from gateway.parts.console.config import LoginConfig
 
 TRY_S: Final = 600
@@ -58,7 +58,7 @@ class Login:
 
     async def begin(self, to: str) -> tuple[str, str]:
         """Return where a browser is sent that wants to see `to`, and its cookie. Raises LoginFailed."""
-        from gateway.keys.issuer import IssuerUnavailable
+        from gateway.parts.access.keys.issuer import IssuerUnavailable
 
         try:
             endpoint = await self._issuer.endpoint("authorization_endpoint")
@@ -96,7 +96,7 @@ class Login:
 
     async def _person(self, code: str, one: LoginTry) -> Person:
         """Return whose code it is. Raises LoginFailed."""
-        from gateway.keys.issuer import IssuerUnavailable
+        from gateway.parts.access.keys.issuer import IssuerUnavailable
 
         form = {
             "grant_type": "authorization_code", "code": code, "redirect_uri": self._back, "code_verifier": one.verifier

@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person, may
 
 if TYPE_CHECKING:
     from cache.store.base import Store
@@ -83,7 +83,7 @@ class Page:
     """One page: its path, the template that shows it, and the coroutine that makes its data from a request.
 
     The same data is at the path with `.json`. With a `name` it stands in the navigation, and `g` `key` leads there.
-    `script` is the one script bundle that it loads (see `console.assets`). `does` is the action of `gateway.keys.roles`
+    `script` is the one script bundle that it loads (see `console.assets`). `does` is the action of `access.keys.roles`
     that it is: it is shown, and stands in the navigation, for who may do that with any subject. The coroutine may raise
     PageError, SeeOther, StoreUnavailable, RegistryError and QueryError, which become pages that say so.
     """
@@ -101,7 +101,7 @@ class Page:
 class Action:
     """Something to do at a path, such as a form, or a stream of updates; it makes its reply itself.
 
-    It is asked only by who may do what it `does` with any subject (`gateway.keys.roles`), and a POST never from another
+    It is asked only by who may do what it `does` with any subject (`access.keys.roles`), and a POST never from another
     site; of a subject, it asks `allowed` itself. What it raises becomes a page as for `Page`.
     """
 

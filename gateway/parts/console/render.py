@@ -15,13 +15,13 @@ import orjson
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from gateway.keys.roles import may_some
+from gateway.parts.access.keys.roles import may_some
 from policies.quantities import byte_size, dollars, figure, milliseconds, percent, points, write_share
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.keys.roles import Person
+    from gateway.parts.access.keys.roles import Person
     from gateway.parts.console.assets import Assets
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.keys.budgets import BudgetStanding, OwnerBudgets
-from gateway.keys.registry import KeyRegistry, KeysRefused
+from gateway.parts.access.keys.budgets import BudgetStanding, OwnerBudgets
+from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused
 from gateway.parts.console.standing import Need, StandingMark
 from gateway.telemetry.child_ends import ends_of
 from policies.quantities import NANO, dollars, percent

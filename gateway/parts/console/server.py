@@ -17,8 +17,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cache.store.redis_store import RedisStore
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
-from gateway.keys.identities import Identities
-from gateway.keys.roles import ADMIN, EDITOR, VIEWER, Person
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.roles import ADMIN, EDITOR, VIEWER, Person
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.config import ConsoleConfig

@@ -13,15 +13,15 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cache.store.base import StoreUnavailable
-from gateway.audit.entries import TrailEntry
-from gateway.audit.trail import AuditTrail
 from gateway.errors import Headers, Overloaded, RateLimited
-from gateway.keys.roles import NOBODY, Person
+from gateway.parts.access.audit.entries import TrailEntry
+from gateway.parts.access.audit.trail import AuditTrail
+from gateway.parts.access.key_tries import KeyTries
+from gateway.parts.access.keys.roles import NOBODY, Person
 from gateway.parts.console.access import COOKIE, LOGIN_S, SESSION_S, ConsoleAccess
 from gateway.parts.console.login import TRY_S, Login, LoginFailed
 from gateway.parts.console.page import form_of
 from gateway.parts.console.render import Renderer
-from gateway.request.key_tries import KeyTries
 
 log = logging.getLogger("tierline.console")
 

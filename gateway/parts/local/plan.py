@@ -14,7 +14,7 @@ from gateway.config.backends import LOCAL_URL, TierConfig
 from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
 from gateway.config.schema import Deployment
-from gateway.keys.minting import SECRET as KEY_SECRET
+from gateway.parts.access.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.parts.local.child import Child, ChildSpec

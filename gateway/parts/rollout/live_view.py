@@ -22,8 +22,8 @@ from gateway.caller import ANYBODY, bearer_key
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
-from gateway.keys.registry import KeyRegistry
 from gateway.off_loop import off_loop
+from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names

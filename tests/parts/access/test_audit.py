@@ -14,10 +14,10 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.audit.entries import KEYS, REST, TrailEntry
-from gateway.audit.trail import AuditTrail
 from gateway.cli.main import main
-from tests.gateway.audit.test_trail import of_key
+from gateway.parts.access.audit.entries import KEYS, REST, TrailEntry
+from gateway.parts.access.audit.trail import AuditTrail
+from tests.parts.access.audit.test_trail import of_key
 from tests.parts.rollout.registry.conftest import server, store
 from tests.support.store import UNHURRIED, LocalStore
 

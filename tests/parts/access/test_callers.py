@@ -18,11 +18,11 @@ from gateway.config.identity import IdentityConfig
 from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
-from gateway.keys.identities import Identities
-from gateway.keys.roles import EDITOR, NOBODY
 from gateway.parts.access.admin_api import gatekeeper
 from gateway.parts.access.authenticator import is_operator
 from gateway.parts.access.callers import Callers
+from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.roles import EDITOR, NOBODY
 from gateway.parts.console.access import ConsoleAccess
 
 

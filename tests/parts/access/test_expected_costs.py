@@ -15,9 +15,9 @@ from gateway.cascade.runner import CascadeRunner
 from gateway.config.prices import Price
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden
-from gateway.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.admission import Holding, QuotaAdmission
 from gateway.parts.access.expected_costs import ExpectedCosts
+from gateway.parts.access.keys.key_caller import KeyCaller, Limited
 from gateway.quotas.terms import Budget, Terms
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions

@@ -14,11 +14,11 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.audit.trail import AuditTrail
 from gateway.cli.main import main
-from gateway.keys.minting import CONTEXT, digest_of
-from gateway.keys.registry import KeyRegistry
-from tests.gateway.keys.conftest import registry, server, store
+from gateway.parts.access.audit.trail import AuditTrail
+from gateway.parts.access.keys.minting import CONTEXT, digest_of
+from gateway.parts.access.keys.registry import KeyRegistry
+from tests.parts.access.keys.conftest import registry, server, store
 from tests.support.store import LocalStore
 
 __all__ = ["registry", "server", "store"]

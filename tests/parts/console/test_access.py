@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gateway.errors import RateLimited
-from gateway.keys.roles import EDITOR, NOBODY, OWNER, VIEWER, Person
+from gateway.parts.access.keys.roles import EDITOR, NOBODY, OWNER, VIEWER, Person
 from gateway.parts.console.access import LOGIN_S, SESSION_S, ConsoleAccess
 from gateway.parts.console.config import ConsoleConfig
 from gateway.parts.console.server import CannotServeConsole, access_of

@@ -13,7 +13,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.keys.registry import KeyRegistry
+from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.quotas.accounts import OwnerAccounts
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO

@@ -11,12 +11,12 @@ import httpx2
 
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.audit.entries import KEYS
-from gateway.keys.roles import EDITOR
+from gateway.parts.access.audit.entries import KEYS
+from gateway.parts.access.keys.roles import EDITOR
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
-from tests.gateway.audit.test_trail import of_key
+from tests.parts.access.audit.test_trail import of_key
 from tests.parts.console.test_app import console, in_registry, places
 from tests.parts.rollout.registry.conftest import server, store
 

@@ -15,11 +15,11 @@ import pytest
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.keys import OwnerTerms
-from gateway.keys import registry as module
-from gateway.keys.minting import CONTEXT, digest_of, is_mistyped
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry, Why
-from gateway.keys.roles import ADMIN, Grant, Person
+from gateway.parts.access.keys import registry as module
+from gateway.parts.access.keys.minting import CONTEXT, digest_of, is_mistyped
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.roles import ADMIN, Grant, Person
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive

@@ -15,9 +15,9 @@ import pytest
 from starlette.routing import Route
 
 from cache.store.redis_store import RedisStore
-from gateway.audit.trail import AuditTrail
 from gateway.config.identity import IdentityConfig, RoleConfig
-from gateway.keys.identities import Identities
+from gateway.parts.access.audit.trail import AuditTrail
+from gateway.parts.access.keys.identities import Identities
 from gateway.parts.console import login as login_module
 from gateway.parts.console.access import COOKIE
 from gateway.parts.console.app import ConsoleApp

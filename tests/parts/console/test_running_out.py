@@ -11,7 +11,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.keys.budgets import BudgetStanding
+from gateway.parts.access.keys.budgets import BudgetStanding
 from gateway.parts.console.running_out import LimitWatch, budget_needs, child_needs, flapping
 from gateway.parts.console.standing import StandingMark, StandingReader, needs_of
 from gateway.parts.fleet.gossip import STREAM

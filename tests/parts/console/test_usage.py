@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry, Why
-from gateway.keys.roles import Grant, Person
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.roles import Grant, Person
 from gateway.parts.console.views.usage import UsageView
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry.ledger import SHADOW, Ledger

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry
-from tests.gateway.keys.conftest import WHY, minted, registry, server, store
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry
+from tests.parts.access.keys.conftest import WHY, minted, registry, server, store
 from tests.parts.ledger.recorded_requests import recorded_ledger
 from tests.policies.conftest import CHAT
 from tests.support.store import LocalStore

@@ -17,9 +17,9 @@ import pytest
 from cache.store.base import Append, Command
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.keys.budgets import OwnerBudgets
-from gateway.keys.records import KeyRecord
-from gateway.keys.registry import KeyRegistry, Why
+from gateway.parts.access.keys.budgets import OwnerBudgets
+from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.quotas.terms import Budget, Terms
@@ -28,8 +28,8 @@ from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
-from tests.gateway.keys.test_budgets import spend
 from tests.gateway.telemetry.conftest import server, store
+from tests.parts.access.keys.test_budgets import spend
 from tests.parts.ledger.test_keeper import keep
 from tests.support.ports import free_port
 from tests.support.store import LocalStore

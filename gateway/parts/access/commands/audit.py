@@ -13,12 +13,12 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from gateway.audit.entries import KINDS, StoredEntry, TrailEntry
-from gateway.audit.trail import AuditTrail, StreamCheck, TrailFilter
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration, whole
 from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.access.audit.entries import KINDS, StoredEntry, TrailEntry
+from gateway.parts.access.audit.trail import AuditTrail, StreamCheck, TrailFilter
 from gateway.report import print_json, printable
 
 T = TypeVar("T")

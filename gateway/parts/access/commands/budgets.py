@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, get_args
 from gateway.cli.flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
 from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
-from gateway.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
-from gateway.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
+from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.terms import Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import NANO, dollars, percent
 
 if TYPE_CHECKING:
     from cache.store.redis_store import RedisStore
-    from gateway.keys.records import KeyRecord
+    from gateway.parts.access.keys.records import KeyRecord
     from gateway.quotas.terms import Terms
 
 

@@ -16,11 +16,6 @@ from gateway.cli.store_flags import add_registry_flags
 from gateway.config.environment import write_private
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.exit_codes import Exit
-from gateway.keys.made_keys import change_key, make_key, rotate_key
-from gateway.keys.moving import MovedKeys, export_lines, read_export
-from gateway.keys.records import STATE_AFTER, KeyRecord, public, state_at
-from gateway.keys.registry import KeyRegistry
-from gateway.keys.roles import ADMIN
 from gateway.parts.access.commands._owned import (
     add_change_flags,
     add_terms_flags,
@@ -33,6 +28,11 @@ from gateway.parts.access.commands._owned import (
     why_of,
     with_keys,
 )
+from gateway.parts.access.keys.made_keys import change_key, make_key, rotate_key
+from gateway.parts.access.keys.moving import MovedKeys, export_lines, read_export
+from gateway.parts.access.keys.records import STATE_AFTER, KeyRecord, public, state_at
+from gateway.parts.access.keys.registry import KeyRegistry
+from gateway.parts.access.keys.roles import ADMIN
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
 _DONE: Final = {"disable": "disabled", "enable": "enabled", "revoke": "revoked, for good"}
@@ -176,7 +176,7 @@ def _import(args: argparse.Namespace) -> None:
     if args.litellm is None:
         moved = MovedKeys(read_export(text))
     else:
-        from gateway.keys.litellm import litellm_keys  # not needed otherwise
+        from gateway.parts.access.keys.litellm import litellm_keys  # not needed otherwise
 
         moved = litellm_keys(text, args.tenant)
     why = why_of(args, "import")

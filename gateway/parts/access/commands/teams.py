@@ -11,9 +11,6 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration
 from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
-from gateway.keys.key_caller import team_of
-from gateway.keys.records import OwnerRecord, public
-from gateway.keys.registry import KeyRegistry, KeysRefused
 from gateway.parts.access.commands._owned import (
     NOBODY,
     add_change_flags,
@@ -25,6 +22,9 @@ from gateway.parts.access.commands._owned import (
     why_of,
     with_keys,
 )
+from gateway.parts.access.keys.key_caller import team_of
+from gateway.parts.access.keys.records import OwnerRecord, public
+from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused
 from gateway.report import NONE, WIDE, Report, printable, show, table
 
 _KINDS: Final[dict[str, Literal["team", "tenant"]]] = {"team": "team", "tenant": "tenant"}

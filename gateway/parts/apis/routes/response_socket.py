@@ -2,7 +2,7 @@
 
 A message `response.create` has the members of a body of `POST /v1/responses`, and is answered as that is, by the same
 exchange; each event is a text of its own. A connection answers one request at a time; further ones wait for their turn.
-Who may open one, and how many, the door says (`gateway.http.door`); what it holds counts among the bodies.
+Who may open one, and how many, the door says (`gateway.parts.apis.door`); what it holds counts among the bodies.
 
 A connection ends with an event of type `error` that says why, and then with
 
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import orjson
 
 from gateway.errors import ApiError, Draining, Overloaded
-from gateway.http.door import Door, OpenConnection
 from gateway.http.error_replies import body_of
 from gateway.http.messages import send_json
+from gateway.parts.apis.door import Door, OpenConnection
 from gateway.request.options import known_headers
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from starlette.responses import Response
 from cache.administration import Administration
 from cache.store.base import Store, StoreUnavailable
 from gateway.caching.wrong_hits import ServedHit, WrongHits, served_hit
-from gateway.keys.roles import may_some
+from gateway.parts.access.keys.roles import may_some
 from gateway.parts.console.kept_figures import KeptFigures, patience_for
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in, whole_in
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk

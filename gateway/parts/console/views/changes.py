@@ -16,10 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.audit.entries import KINDS
-from gateway.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.keys.roles import may_some
-from gateway.keys.self_service import may_read
+from gateway.parts.access.audit.entries import KINDS
+from gateway.parts.access.audit.trail import CURSOR, AuditTrail, TrailFilter
+from gateway.parts.access.keys.roles import may_some
+from gateway.parts.access.keys.self_service import may_read
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in
 from gateway.parts.console.policy_desk import NotApplied, PolicyDesk
 from gateway.parts.console.views.rollout import RolloutView

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.keys.roles import may, may_some
+from gateway.parts.access.keys.roles import may, may_some
 from gateway.parts.console.budget_desk import ACTION, ADJUSTS, BudgetDesk
 from gateway.parts.console.key_desk import KeyDesk
 from gateway.parts.console.key_forms import NotChanged, form_of_record

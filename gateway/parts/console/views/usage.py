@@ -20,9 +20,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.keys.budgets import BudgetStanding, OwnerBudgets
-from gateway.keys.key_caller import team_of
-from gateway.keys.registry import KeyRegistry
+from gateway.parts.access.keys.budgets import BudgetStanding, OwnerBudgets
+from gateway.parts.access.keys.key_caller import team_of
+from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, person_in
 from gateway.parts.console.spending_forecast import DAYS, forecast

@@ -296,8 +296,8 @@ def _rights(args: argparse.Namespace) -> Rights | None:
     """Return what the key opens that --key names; None without one."""
     if args.key is None:
         return None
-    from gateway.keys.key_rights import KeyRights
     from gateway.parts.access.commands._owned import with_keys
+    from gateway.parts.access.keys.key_rights import KeyRights
 
     return KeyRights(with_keys(args, lambda registry: registry.find(args.key)))
 

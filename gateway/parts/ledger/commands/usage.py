@@ -26,7 +26,7 @@ from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import NANO, dollars
 
 if TYPE_CHECKING:
-    from gateway.keys.registry import KeyRegistry
+    from gateway.parts.access.keys.registry import KeyRegistry
     from gateway.parts.ledger.live import LiveArchive
     from gateway.parts.ledger.usage import UsageQuery
 
@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(store: RedisStore, args: argparse.Namespace) -> int:
-    from gateway.keys.registry import KeyRegistry, KeysRefused
+    from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused
     from gateway.parts.ledger.live import LiveArchive  # slow to import
     from gateway.parts.ledger.usage import usage_lines
 
@@ -120,7 +120,7 @@ async def _check(archive: LiveArchive, store: RedisStore, *, as_json: bool) -> i
 
     Records that come meanwhile are in one of the two readings of a counter, before and after those of the records.
     """
-    from gateway.keys.budgets import OwnerBudgets, account_named
+    from gateway.parts.access.keys.budgets import OwnerBudgets, account_named
     from gateway.parts.ledger.usage import charges_of
 
     budgets = OwnerBudgets(store)

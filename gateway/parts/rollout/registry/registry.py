@@ -5,7 +5,7 @@ Six keys with one hash tag, so that a cluster keeps them on one node and a scrip
     tierline:{policies}:documents   hash   SURFACE@VERSION@DOCUMENT -> Version; written once, never overwritten
     tierline:{policies}:state       hash   surface -> InForce
     tierline:{policies}:revision    a number that every change raises; workers poll it
-    tierline:{policies}:audit       stream of AuditEntry, a part of the audit trail: see `gateway.audit`
+    tierline:{policies}:audit       stream of AuditEntry, a part of the audit trail: see `gateway.parts.access.audit`
     tierline:{policies}:replicas    hash   worker -> Replica, and a sorted set beside it of when each was last heard
     tierline:{policies}:reports     hash   surface -> the judge's latest report on its candidate
 
@@ -27,8 +27,8 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from cache.store.settled_change import settled_change
-from gateway.audit.entries import APPEND, POLICIES, How
 from gateway.errors import Conflict
+from gateway.parts.access.audit.entries import APPEND, POLICIES, How
 from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import (
     JUDGE,

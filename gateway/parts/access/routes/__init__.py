@@ -1,0 +1,1 @@
+"""Serve the admin API: keys, teams, budgets, the audit trail and the cache."""
