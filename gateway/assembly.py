@@ -51,6 +51,7 @@ from gateway.seams import (
     build_conversation_advisor,
     build_flights,
     build_observers,
+    build_recorder,
     build_successor,
     build_tasks,
     build_verifier,
@@ -72,8 +73,7 @@ from gateway.tiers.endpoint import Endpoint, OnRefusal
 from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
-from routing.decision_basis import CLASSIFIER
-from routing.difficulty.model import DifficultyModel, shipped_artefact
+from routing.difficulty.model import CLASSIFIER, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import PublicEncoder
 
 log = logging.getLogger("tierline")
@@ -204,6 +204,8 @@ def _telemetry(
     limits: CallerLimits | None,
 ) -> Telemetry:
     """Return what records requests, with the versions of all that decides about them."""
+    heads = {name: one.config.head for name, one in endpoints_of(tiers).items()}
+    artefacts = {**models.versions(), **{f"head of {name}": head.version for name, head in heads.items() if head}}
     otlp = otlp_part()
     for variable, part in variables_of_missing_parts(os.environ):
         log.warning("%s", absent(variable, part))
@@ -213,14 +215,7 @@ def _telemetry(
         exporter=None if otlp is None else otlp.spans(metrics.telemetry_dropped),
         meter=None if otlp is None else otlp.meter(metrics.telemetry_dropped),
         metrics=metrics,
-        artefacts={
-            **models.versions(),
-            **{
-                f"head of {name}": one.config.head.version
-                for name, one in endpoints_of(tiers).items()
-                if one.config.head
-            },
-        },
+        decisions=build_recorder(artefacts),
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),

@@ -37,6 +37,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 answers paths beside those of chat completions. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+    recorder    `RecorderPart`. Its `build_recorder` makes the `gateway.telemetry.record.DecisionEncoder` of a worker:
+                what the record of a request says of its decision. Not stable yet.
     flights     `FlightsPart`. Its `build_flights` makes the `cache.flights.shared_flights.SharedFlights` of a worker:
                 equal requests of several workers share an answer. Without, a worker shares among its own. Not stable
                 yet.
@@ -103,6 +105,7 @@ if TYPE_CHECKING:
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
     from gateway.telemetry.metrics import Metrics
+    from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Telemetry
     from gateway.tiers import Endpoint, Tier
     from policies.errors import ConfigError, Finding
@@ -392,6 +395,19 @@ def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
     """Return what continues a worker's broken streams; None where this installation has no such part."""
     part = cast("SuccessorPart | None", provider("successor"))
     return None if part is None else part.build_successor(tiers)
+
+
+class RecorderPart(Protocol):
+    """The functions of the module that provides `recorder`."""
+
+    def build_recorder(self, artefacts: Mapping[str, str]) -> DecisionEncoder:
+        """Return what encodes a worker's decisions, with the versions of the artefacts that decide, by their names."""
+
+
+def build_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
+    """Return what encodes a worker's decisions; None where this installation has no such part."""
+    part = cast("RecorderPart | None", provider("recorder"))
+    return None if part is None else part.build_recorder(artefacts)
 
 
 class FlightsPart(Protocol):

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
-from gateway.telemetry.decisions import RecordedDecision
 from gateway.telemetry.ledger import PLAYGROUND
+from gateway.telemetry.trace import RecordedDecision
 from policies.quantities import percent
 from policies.value_type import value_type
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, needs, priors

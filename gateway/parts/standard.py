@@ -33,7 +33,8 @@ class StandardPart(NamedTuple):
     of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
     are what the names of environment variables begin with that only it reads. `kinds` are the kinds of backend that it
     has, each with a module `kind` in a folder of its own below `kinds`. `paths` are words
-    below `/v1`: it alone answers these paths, and all below them. `distribution` is what pip installs.
+    below `/v1`: it alone answers these paths, and all below them. `requires` are parts without which it counts as not
+    installed. `distribution` is what pip installs.
     """
 
     name: str
@@ -48,6 +49,7 @@ class StandardPart(NamedTuple):
     variables: tuple[str, ...] = ()
     kinds: tuple[str, ...] = ()
     paths: tuple[str, ...] = ()
+    requires: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -56,8 +58,9 @@ class StandardPart(NamedTuple):
 
     @property
     def installed(self) -> bool:
-        """Whether this installation has its folder; a part that is broken is installed."""
-        return (self.folder / "__init__.py").is_file()
+        """Whether this installation has its folder, and what it requires; a part that is broken is installed."""
+        required = (part for part in PARTS if part.name in self.requires)
+        return (self.folder / "__init__.py").is_file() and all(part.installed for part in required)
 
 
 PARTS: Final = (
@@ -77,6 +80,7 @@ PARTS: Final = (
         ("ledger",),
         "tierline-ledger",
         provides=("archive",),
+        requires=("recorder",),
     ),
     StandardPart(
         "access",
@@ -92,6 +96,7 @@ PARTS: Final = (
         ("console", "mcp"),
         distribution="tierline-lab",
         provides=("policy_lab",),
+        requires=("recorder",),
     ),
     StandardPart(
         "fit",
@@ -107,6 +112,7 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
+        requires=("recorder",),
     ),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
@@ -160,7 +166,9 @@ PARTS: Final = (
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
         policy_sections=("rollout", "learn"),
         provides=("policies", "observers", "admin_routers"),
+        requires=("recorder",),
     ),
+    StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
 )
 
 
@@ -302,4 +310,5 @@ def module_of_kind(kind: str) -> ModuleType | None:
 
 def absent(what: str, part: StandardPart) -> str:
     """Return what to tell whoever uses something of a part that this installation lacks."""
-    return f"{what} needs the part {part.name}, which is not installed: pip install {part.distribution}"
+    lacking = next((other for other in PARTS if other.name in part.requires and not other.installed), part)
+    return f"{what} needs the part {lacking.name}, which is not installed: pip install {lacking.distribution}"

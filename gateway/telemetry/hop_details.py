@@ -22,8 +22,7 @@ from routing.confidence.judge import clause_of_verdict
 from routing.decide import clause_of, conversation_difficulty, values_for
 
 if TYPE_CHECKING:
-    from gateway.telemetry.decisions import RecordedDecision
-    from gateway.telemetry.trace import Hop, Trace
+    from gateway.telemetry.trace import Hop, RecordedDecision, Trace
     from policies.model import Policy, Quantiles
     from routing.confidence.judge import Evidence
     from routing.decide import DecisionInput, TierCost, TierHealth

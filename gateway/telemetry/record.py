@@ -6,7 +6,7 @@
      "decide": {"basis": "5b9c...", "in": [...], "out": [...]}}
 
 `started` is in Unix seconds; hop times are microseconds from the start of hop 0; ids are in hex, as in `traceparent`.
-`decide` (see `telemetry.decisions`) is null where no tier was to be chosen, as for a cache hit. Of a request that
+`decide` is what a part records of the decision, null where no tier was to be chosen. Of a request that
 sampling leaves out (`kept` in its ledger is empty) `hops` has the lookup of a cache hit alone, by which feedback finds
 the stored answer, and one that a rule of `cache.never` kept out. `telemetry.names` says what each attribute is.
 """
@@ -14,7 +14,7 @@ the stored answer, and one that a rule of `cache.never` kept out. `telemetry.nam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -23,9 +23,9 @@ from gateway.telemetry.ledger import ADJUSTMENT, NEVER
 from gateway.telemetry.trace import SPAN_ID_MASK
 
 if TYPE_CHECKING:
-    from gateway.telemetry.decisions import DecisionRecorder
+    from cache.store.base import Command
     from gateway.telemetry.ledger import Ledger
-    from gateway.telemetry.trace import Hop, Trace
+    from gateway.telemetry.trace import Hop, RecordedDecision, Trace
 
 _LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
 _VERSION: Final = 1
@@ -36,7 +36,20 @@ _HOPS: Final = b',"hops":'
 _DECIDE: Final = b',"decide":'
 
 
-def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> bytes:
+class DecisionEncoder(Protocol):
+    """Encode decisions for records, off the request's path."""
+
+    def encode(self, made: RecordedDecision) -> dict[str, Any]:
+        """Return the part of a request's record that holds its decision, as JSON values."""
+
+    def commands(self) -> list[Command]:
+        """Return what writes to the store, before the records, what encoded decisions refer to."""
+
+    def written(self) -> None:
+        """Note that the store has carried out the commands."""
+
+
+def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionEncoder | None = None) -> bytes:
     """Return the record of a finished request. Raises orjson.JSONEncodeError (a TypeError) for a non-JSON value."""
     root = trace.root
     origin, end = root.start_ns, root.end_ns
@@ -59,7 +72,7 @@ def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionRecorder) -> by
             }
             for hop in (trace.hops if ledger.kept else lookups_of_record(trace.hops))
         ],
-        "decide": None if trace.decision is None else decisions.encode(trace.decision),
+        "decide": None if decisions is None or trace.decision is None else decisions.encode(trace.decision),
     }
     return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
 

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
 from policies.quantities import NANO
 
 if TYPE_CHECKING:
-    from gateway.telemetry.decisions import DecisionRecorder
     from gateway.telemetry.ledger import ChargeEntry, Ledger
+    from gateway.telemetry.record import DecisionEncoder
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
@@ -70,7 +69,7 @@ class RecordWriter:
         self,
         store: Store,
         keep: int,
-        decisions: DecisionRecorder,
+        decisions: DecisionEncoder | None,
         dropped: Callable[[str, int], None],
         charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
         token: str = "",
@@ -152,11 +151,12 @@ class RecordWriter:
                 entry.free()
 
     async def _append(self, batch: _WriteBatch) -> None:
-        bases = [word for name, blob in self._decisions.due.items() for word in (name.encode(), blob)]
-        remember = [Command((b"HSET", BASES.encode(), *bases))] if bases else []
+        decisions = self._decisions
+        remember = [] if decisions is None else decisions.commands()
         append = appended(self._key, self._keep, batch.number, batch.charges, batch.records)
         await self._store.apply([*remember, append])
-        self._decisions.written()
+        if decisions is not None:
+            decisions.written()
 
     def _drop_oldest(self) -> None:
         """Drop the oldest records, but not their charges.

@@ -12,15 +12,13 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
 from gateway.telemetry import hop_details, names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.record import DecisionEncoder, ledger_blob
 from gateway.telemetry.record_writer import RecordWriter
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
@@ -60,7 +58,7 @@ class Telemetry:
         keep: int,
         exporter: Exporter | None,
         metrics: Metrics,
-        artefacts: Mapping[str, str] = MappingProxyType({}),
+        decisions: DecisionEncoder | None = None,
         log_request: Callable[[Trace, Ledger], None] | None = None,
         sample: float = 1.0,
         redactor: Redactor | None = None,
@@ -68,7 +66,7 @@ class Telemetry:
         charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
         worker: str = "",
     ) -> None:
-        """Store about the latest `keep` requests; 0 stores none. `artefacts` are the versions of what decides, by name.
+        """Store about the latest `keep` requests; 0 stores none. Without `decisions` they are not recorded.
 
         `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
         are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `charged` is called
@@ -88,7 +86,7 @@ class Telemetry:
         """Whether spans are exported."""
         self._meter = meter
         self._log_request = log_request
-        self._decisions = DecisionRecorder(artefacts)
+        self._decisions = decisions
         self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, charged, worker)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()

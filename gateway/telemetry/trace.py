@@ -23,6 +23,7 @@ from __future__ import annotations
 import random
 import re
 import time
+from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -32,10 +33,10 @@ from gateway.telemetry import names
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from gateway.telemetry.decisions import RecordedDecision
     from gateway.telemetry.ledger import Ledger
     from policies.model import Policy
     from routing.confidence.judge import Evidence
+    from routing.decide import Decision, DecisionInput
 
 _PREFIX: Final = "req_"
 _TIME_DIGITS: Final = 11
@@ -143,6 +144,18 @@ class RemoteParent(NamedTuple):
 
 
 NO_PARENT: Final = RemoteParent(0, 0)
+
+
+@dataclass(slots=True)
+class RecordedDecision:
+    """A decision by `policy`, and what it was made of. `decision` is None until it is made, or if no tier could answer.
+
+    A request may be decided upon early and again later: the trace holds the last decision.
+    """
+
+    policy: Policy
+    given: DecisionInput
+    decision: Decision | None = None
 
 
 class Trace:

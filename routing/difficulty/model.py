@@ -55,6 +55,8 @@ from routing.embedding.embedder import Embedder, EmbedderKind, bounded
 if TYPE_CHECKING:
     from routing.features import Features
 
+CLASSIFIER: Final = "classifier"
+"""Name of the artefact that estimates difficulty, among those that decide."""
 WEIGHTS_FILE: Final = "difficulty.safetensors"
 SHEET_FILE: Final = "difficulty.json"
 _FAMILY = "tierline-difficulty-"

@@ -27,8 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry import hop_details, names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of
@@ -210,7 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     attributes = sum(len(hop.attributes) for hop in trace.hops)
     figures = [*on_path(trace, options.rounds), afterwards(trace, ledger, options.rounds)]
     ledger.kept = HEAD
-    size = len(ledger_blob(trace, ledger, DecisionRecorder({})))
+    size = len(ledger_blob(trace, ledger))
     if options.json:
         print(json.dumps([vars(one) | {"met": one.met} for one in figures], indent=2))
     else:

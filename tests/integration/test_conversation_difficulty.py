@@ -9,12 +9,12 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.parts.recorder.decision_record import TierFacts, input_of, outcome_of
 from gateway.parts.rollout.live_view import LiveRequest, live_view
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.reasons import explain
 from routing.decide import decide
-from routing.decision_record import TierFacts, input_of, outcome_of
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream

@@ -12,10 +12,10 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.parts.recorder.decision_record import TierFacts, input_of, outcome_of
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from routing.decide import decide
-from routing.decision_record import TierFacts, input_of, outcome_of
 from tests.support.app import InProcess, in_process
 from tests.support.prompt_caches import CachingMessages
 from tests.support.store import LocalStore

@@ -183,7 +183,10 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
     parts: tuple[StandardPart, ...], copy: Copy, upstream: Upstream, store: LocalStore, tmp_path: Path
 ) -> None:
     """A chat is answered whole and streamed; help lists what is there; what is not there is one clear error."""
-    gone, unbound = _gone(parts), "hit_audits" in [part.name for part in parts]
+    left_out = {part.name for part in parts}
+    lost = [part for part in PARTS if part.name in left_out or left_out & {*part.requires}]
+    names = {part.name for part in lost}
+    gone, unbound = _gone(lost), "hit_audits" in names
     left = [name for name in COMMANDS if name not in gone]
     write_deployment(tmp_path, config(upstream.url, None, store.url), {"chat": CHAT, "meaning": MEANING})
     files = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
@@ -237,7 +240,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         apply = ("policy", "apply", str(file), "--config", of_store, "--message", "new", *at_store)
         late = {  # what a command of the core does only with parts
             ("policy", "schema", "--tests"): {"lab"},
-            **({} if "rollout" in [part.name for part in parts] else {apply: {"lab"}}),
+            **({} if "rollout" in names else {apply: {"lab"}}),
         }
         checks = [["check", "--config", str(tmp_path / "of-part" / f"{name}.yaml")] for name in (*sections, *kinds)]
         ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone), *checks]))
@@ -251,8 +254,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         actions = [name.split()[1] for name in help_texts() if name.startswith("policy ") and name not in gone]
         assert re.findall(r"^    ([a-z]+)\s", next(ran).out, re.MULTILINE) == actions
 
-        names = {part.name for part in parts}
-        pip = {f"{part.name}, which is not installed: pip install {part.distribution}\n" for part in parts}
+        pip = {f"{part.name}, which is not installed: pip install {part.distribution}\n" for part in lost}
         lacks = f"needs the part ({'|'.join(pip)})"
         for argv, needed in late.items():
             did = next(ran)

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.parts.ledger.columns import LEDGER, Row
+from gateway.parts.recorder.decision_basis import DecisionBasis, basis_of
+from gateway.parts.recorder.decision_record import named, outcome_of, record_of
 from policies.expression import KINDS
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Fail, Left, Serve
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, decide
-from routing.decision_basis import DecisionBasis, basis_of
-from routing.decision_record import named, outcome_of, record_of
 from routing.difficulty.model import Difficulty
 from routing.features import Features
 from routing.load.latency import Forecast

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.parts.ledger.live import LiveArchive
-from routing.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 
 _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 

@@ -19,6 +19,7 @@ import orjson
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.recorder.decision_record import input_of, unnamed
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression, constants_by_name
@@ -27,7 +28,6 @@ from policies.quantities import OF_STAGES, percent, write_duration
 from policies.yaml_source import Document
 from routing.confidence.judge import CALIBRATED
 from routing.decide import DecisionInput, start_by_rules, values_for
-from routing.decision_record import input_of, unnamed
 
 MOST: Final = 1000
 """Most requests, the newest, that are looked at."""

@@ -119,7 +119,7 @@ class Timeline:
 
 
 def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence[str]) -> Timeline:
-    """Lay out a record. `given` is the input of its decision (`routing.decision_record.named`), `tiers` its ladder."""
+    """Lay out a record. `given` is the input of its decision (`decision_record.named`), `tiers` its ladder."""
     ledger = record["ledger"]
     bars = _bars(record)
     last = max((bar.end_ms for bar in bars if bar.name != names.CACHE_WRITE), default=0.0) or 0.001

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.parts.recorder.decision_record import input_of, unnamed
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE
 from policies.lint import without_rule
@@ -17,7 +18,6 @@ from policies.model import Policy, Rules
 from policies.quantities import write_duration
 from routing.confidence.judge import CALIBRATED
 from routing.decide import start_by_rules
-from routing.decision_record import input_of, unnamed
 
 if TYPE_CHECKING:
     import duckdb

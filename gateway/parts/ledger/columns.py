@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.parts.recorder.decision_record import named
 from gateway.telemetry import feedback, label
 from gateway.telemetry.goodput import HELD, ending_of
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import is_record, without_hops
-from routing.decision_record import named
 from routing.features import FURTHER
 
 Row = dict[str, Any]

@@ -25,7 +25,7 @@ from gateway.parts.ledger.folder import ArchiveError, TableFiles, add_bases, kno
 from gateway.parts.ledger.follower import READ_S, StreamFollower
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.ledger.tier_worth import tier_worth
-from gateway.telemetry.decisions import BASES
+from gateway.parts.recorder.decisions import BASES
 
 if TYPE_CHECKING:
     from gateway.parts.ledger.config import LedgerConfig

@@ -22,6 +22,8 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.parts.recorder.decision_basis import BasisError
+from gateway.parts.recorder.decisions import BASES
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
 from gateway.parts.rollout.policy import Learn, Rollout, RolloutSections
@@ -31,13 +33,11 @@ from gateway.parts.rollout.report import canary_report, details_of, evaluation_r
 from gateway.parts.rollout.shadow_figures import ShadowFigures
 from gateway.parts.rollout.trial import SETTLE_S, Trial, ttft_of
 from gateway.telemetry import feedback, label
-from gateway.telemetry.decisions import BASES
 from gateway.telemetry.ledger import SHADOW, TRACES
 from gateway.telemetry.record import is_record
 from policies.errors import ConfigError
 from policies.model import Rules
 from policies.quantities import write_share
-from routing.decision_basis import BasisError
 
 BY: Final = "tierline"
 """Who makes the judge's changes, in the audit trail."""

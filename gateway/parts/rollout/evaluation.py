@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import NoTierError, decide
-from routing.decision_basis import BasisError, DecisionBasis
 
 _EXAMPLES: Final = 5
 

@@ -1,7 +1,7 @@
 """Say what a request would meet in this worker right now: its policy and arm, its features, the state of the tiers.
 
-That is the input of the decision as the record of a request has it (`routing.decision_record`), with its basis, so that
-whoever asked can decide again and explain each step. No model is called, and nothing is counted.
+That is the input of the decision as the record of a request has it, with its basis, so that whoever asked can
+decide again and explain each step. No model is called, and nothing is counted.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
 from gateway.off_loop import off_loop
 from gateway.parts.access.keys.registry import KeyRegistry
+from gateway.parts.recorder.decision_basis import basis_of
+from gateway.parts.recorder.decision_record import record_of
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
@@ -32,8 +34,7 @@ from gateway.telemetry.trace import Trace
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 from routing.decide import DecisionInput, TierHealth
-from routing.decision_basis import CLASSIFIER, basis_of
-from routing.decision_record import record_of
+from routing.difficulty.model import CLASSIFIER
 from routing.features import Features, room_wanted
 
 if TYPE_CHECKING:

@@ -13,7 +13,6 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -41,7 +40,7 @@ async def filled(store: RedisStore) -> RedisStore:
 
 
 async def _record(store: RedisStore, made: tuple[Trace, Ledger]) -> None:
-    await store.apply([Append(TRACES, ledger_blob(*made, DecisionRecorder({})), 1000)])
+    await store.apply([Append(TRACES, ledger_blob(*made), 1000)])
 
 
 async def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

@@ -9,7 +9,6 @@ import pytest
 from rich.console import Console
 
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.reasons import explain
@@ -20,7 +19,7 @@ from tests.gateway.telemetry.requests_made import escalated, failed
 
 
 def _record(request: tuple[Trace, Ledger]) -> dict[str, Any]:
-    record: dict[str, Any] = orjson.loads(ledger_blob(*request, DecisionRecorder({})))
+    record: dict[str, Any] = orjson.loads(ledger_blob(*request))
     return record
 
 

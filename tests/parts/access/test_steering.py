@@ -10,12 +10,12 @@ import pytest
 
 from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.lab.walk import Draft, Surroundings, walk
+from gateway.parts.recorder.decision_record import TierFacts, input_of, named, record_of, unnamed
 from policies.model import Policy
 from policies.sections import policy_model
 from policies.steering import Spent
 from routing.cascade import Attempt, AttemptOutcome, Cascade, Left, Serve
 from routing.decide import Clamp, Decision, DecisionInput, TierHealth, clause_of, decide
-from routing.decision_record import TierFacts, input_of, named, record_of, unnamed
 from routing.features import Features
 from routing.load.latency import Forecast
 

@@ -15,7 +15,6 @@ from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.parts.hit_audits.audit import Audits
 from gateway.quotas.terms import Terms
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.requests_made import escalated
@@ -287,7 +286,7 @@ async def test_a_complaint_is_of_those_who_share_answers(
         trace, ledger = escalated("req-1", team="hr", key=key.id)
         hit = {names.CACHE_ENTRY: "0" * 32, names.CACHE_CREATED: 1.0, names.CACHE_SCORE: 0.5}
         trace.begin(names.CACHE_SEMANTIC, hit).end()
-        await app.steps.store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
+        await app.steps.store.apply([Append(TRACES, ledger_blob(trace, ledger), 1000)])
         wrong = {"request_id": "req-1", "correct": False}
         assert (await app.client.post("/v1/feedback", json=wrong, headers=headers)).status_code == 200
         [complaint] = surface.complaints

@@ -15,8 +15,8 @@ from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace

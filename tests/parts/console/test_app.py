@@ -32,7 +32,6 @@ from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.conftest import server, store
@@ -420,7 +419,7 @@ async def test_an_attempt_that_lost_its_race_is_on_the_page(store: RedisStore, t
     trace, ledger = escalated("req-lost")
     first = next(hop for hop in trace.hops if hop.name == names.ATTEMPT)
     first.attributes[names.OUTCOME] = names.LOST
-    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger), 100)])
     async with console(tmp_path, store, 1) as client:
         page = await client.get("/requests/req-lost")
         assert page.status_code == 200 and "cancelled at" in page.text
@@ -444,7 +443,7 @@ async def test_a_request_of_any_id_has_its_page(store: RedisStore, tmp_path: Pat
     """Clients choose ids; of two tenants' equal ones each link shows its own, and each page links to the other."""
     for tenant in ("acme", "zeta"):
         trace, ledger = escalated(name, tenant=tenant)
-        await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
+        await store.apply([Append(TRACES, ledger_blob(trace, ledger), 1000)])
         await asyncio.sleep(0.005)
     async with console(tmp_path, store, 1) as client:
         links = re.findall(r'class="link"><a href="(/requests/[^"]+)"', (await client.get("/requests?since=all")).text)

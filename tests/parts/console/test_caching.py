@@ -27,7 +27,6 @@ from gateway.parts.hit_audits.groups import LEAST_LABELS
 from gateway.parts.hit_audits.observations import Label
 from gateway.parts.hit_audits.published import PUBLISHED
 from gateway.telemetry import feedback, names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.hop_details import complete
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
@@ -77,7 +76,7 @@ class Served:
         path = "direct" if lookup.hit is None else "cache-semantic"
         measured = {**MEASURED, "path": path, "tenant": self.tenant, "kept": "head", "total_ms": 400.0}
         measured |= {"similarity": None if lookup.hit is None else lookup.similarity, **ledger}
-        blob = ledger_blob(trace, Ledger(request_id, **measured), DecisionRecorder({}))
+        blob = ledger_blob(trace, Ledger(request_id, **measured))
         await self.store.apply([Append(TRACES, blob, 1000)])
         return path
 

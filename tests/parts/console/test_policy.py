@@ -20,7 +20,7 @@ from gateway.parts.access.keys.roles import VIEWER, Grant, Person
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
-from gateway.telemetry.decisions import DecisionRecorder
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, CallAccount
 from gateway.telemetry.record import ledger_blob
 from policies.loader import SHIPPED, read_policy

@@ -18,7 +18,6 @@ from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.conftest import server, store
@@ -39,7 +38,7 @@ async def page_of(store: RedisStore, folder: Path, policy: str, url: str, **text
     if texts:
         first.attributes[names.PREFIX_TOKENS] = texts["rejected"]
         trace.root.attributes[names.ANSWER] = texts["served"]
-    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger), 100)])
     archive = LiveArchive(folder, store)
     try:
         await archive.catch_up()

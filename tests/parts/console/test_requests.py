@@ -19,7 +19,6 @@ from gateway.parts.console.filters import Filter
 from gateway.parts.console.views.requests import newer_than
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.conftest import server, store
@@ -37,7 +36,7 @@ async def add(store: RedisStore, request_id: str, prompt: str = "", **ledger: An
     trace, made = escalated(request_id, **ledger)
     if prompt:
         trace.root.attributes[names.PROMPT] = prompt
-    await store.apply([Append(TRACES, ledger_blob(trace, made, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, made), 100)])
 
 
 @pytest.fixture
@@ -96,7 +95,7 @@ async def test_requests_are_counted_over_time(
 ) -> None:
     """As the list is filtered, from the first of them on; a bar leads to the list from its end backwards."""
     trace, ledger = failed("req-4")
-    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger), 100)])
     await archive.catch_up()
     data = (await client.get("/requests.json")).json()
     over_time = data["over_time"]

@@ -13,7 +13,6 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.console.surface_counts import CHANGES, versions
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -39,9 +38,7 @@ async def changes(store: RedisStore, archive: LiveArchive, met: list[tuple[int, 
         trace.root.end()
         ledger = Ledger(f"r-{number}", surface="chat", policy=policy, arm=arm, status=200)
         entry = f"{from_ms + slot * SLOT + number}-0".encode()
-        await store.ask(
-            [Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger, DecisionRecorder({}))))]
-        )
+        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger)))])
     await archive.catch_up()
     summary = versions(SLOT)
     sql = CHANGES.format(versions=summary.name, where="true")

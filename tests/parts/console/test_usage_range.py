@@ -19,7 +19,6 @@ from gateway.parts.console.usage_range import UsageRange
 from gateway.parts.console.views.usage import UsageView
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -87,9 +86,7 @@ async def test_rows_and_bars_are_of_those_days_alone(store: RedisStore, archive:
         trace = Trace(names.REQUEST)
         trace.root.end()
         entry = f"{began * 1000:.0f}-0".encode()
-        await store.ask(
-            [Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger, DecisionRecorder({}))))]
-        )
+        await store.ask([Command((b"XADD", TRACES.encode(), entry, b"v", ledger_blob(trace, ledger)))])
     await archive.catch_up()
     view = UsageView(archive, store)
     first, last = ((today - timedelta(days=ago)).date().isoformat() for ago in (8, 6))

@@ -24,11 +24,11 @@ from gateway.parts.lab.replay.run import Replayed, replay
 from gateway.parts.lab.replay.starts import start_moves
 from gateway.parts.ledger.folder import segments_of
 from gateway.parts.ledger.query import connect
+from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import unnamed
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput, TierCost, decide
-from routing.decision_basis import DecisionBasis
-from routing.decision_record import unnamed
 from tests.bench.replay_truth import truth_of
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy

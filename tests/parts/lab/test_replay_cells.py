@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from gateway.parts.lab.replay.cells import CellDecider, Inputs, VerdictTable
+from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import TierFacts
 from policies.errors import ConfigError
 from policies.expression import KINDS
 from policies.loader import made_policy
 from policies.model import DeployedTier, Policy
-from routing.decision_basis import DecisionBasis
-from routing.decision_record import TierFacts
 
 _TIERS = ("small", "middle", "large")
 _SHARES = (0.2, 0.25, 0.5, 0.75)

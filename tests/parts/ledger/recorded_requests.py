@@ -10,15 +10,14 @@ from cache.store.base import Append, Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.telemetry.decisions import BASES, DecisionRecorder, RecordedDecision
+from gateway.parts.recorder.decisions import BASES, DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
-from gateway.telemetry.trace import Trace
+from gateway.telemetry.trace import RecordedDecision, Trace
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.decide import DecisionInput, TierHealth, decide
-from routing.decision_basis import CLASSIFIER
-from routing.difficulty.model import Difficulty
+from routing.difficulty.model import CLASSIFIER, Difficulty
 from routing.features import Features
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, local_store

@@ -17,8 +17,8 @@ from gateway.parts.ledger.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABL
 from gateway.parts.ledger.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import QueryError, ask, ask_typed, connect
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry import feedback
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.label import PairLabel
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger
@@ -74,9 +74,9 @@ def test_every_field_of_the_ledger_has_a_column() -> None:
 async def test_a_record_is_found_as_it_was(store: RedisStore, tmp_path: Path) -> None:
     """From the hot file, and from the segment that it becomes, every field has the value that was recorded."""
     trace, ledger = escalated("req-1")
-    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 100)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger), 100)])
     await keep(store, tmp_path)
-    want: dict[str, Any] = orjson.loads(ledger_blob(trace, ledger, DecisionRecorder({})))
+    want: dict[str, Any] = orjson.loads(ledger_blob(trace, ledger))
     for rotated in (False, True):
         if rotated:
             with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:

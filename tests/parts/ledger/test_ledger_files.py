@@ -16,7 +16,6 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.telemetry import feedback
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
@@ -39,7 +38,7 @@ async def _filled(store: RedisStore) -> None:
 
 async def _record(store: RedisStore, number: int, surface: str) -> None:
     trace, ledger = escalated(f"req-{number}", surface=surface)
-    await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
+    await store.apply([Append(TRACES, ledger_blob(trace, ledger), 1000)])
 
 
 async def _run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:

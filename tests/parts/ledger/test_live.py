@@ -17,7 +17,6 @@ from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import new_request_id
@@ -103,7 +102,7 @@ async def test_a_request_is_found_by_its_id_whatever_time_that_tells(store: Redi
     own, chosen = new_request_id(), "req_1a20a93d14e0123456789abc"
     for request_id in (own, chosen):
         trace, made = escalated(request_id)
-        await store.apply([Append(TRACES, ledger_blob(trace, made, DecisionRecorder({})), 100)])
+        await store.apply([Append(TRACES, ledger_blob(trace, made), 100)])
     await keep(store, tmp_path)
     with contextlib.closing(TableFiles(tmp_path, REQUESTS)) as files:
         files.rotate()

@@ -14,7 +14,6 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.requests_made import escalated
@@ -35,7 +34,7 @@ async def _recorded(url: str, folder: Path) -> None:
     await store.delete(TRACES)
     for number in range(COUNT):
         trace, ledger = escalated(f"req-{number}")
-        await store.apply([Append(TRACES, ledger_blob(trace, ledger, DecisionRecorder({})), 1000)])
+        await store.apply([Append(TRACES, ledger_blob(trace, ledger), 1000)])
     with locked(folder):
         await Keeper(store, folder, Rotation(after_s=1e9), lambda _: None).catch_up()
     await store.ask([Command((b"XTRIM", TRACES.encode(), b"MAXLEN", b"%d" % KEPT))], 5.0)

@@ -24,7 +24,6 @@ from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -48,7 +47,7 @@ async def used(store: RedisStore, ledgers: Iterable[tuple[float, Ledger]], **gon
     for started, ledger in ledgers:
         trace = Trace(names.REQUEST)
         trace.root.end()
-        record = orjson.loads(ledger_blob(trace, ledger, DecisionRecorder({})))
+        record = orjson.loads(ledger_blob(trace, ledger))
         record["started"] = started
         for name in gone:
             del record["ledger"][name]

@@ -25,7 +25,6 @@ from gateway.parts.access.keys.known_keys import configured_owners
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.quotas.accounts import MARK, Account, OwnerAccounts, window_of
 from gateway.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -236,6 +235,4 @@ def _record(account: Account, what: str, charge: str, why: Why) -> bytes:
     owner: dict[str, Any] = {account.kind: account.owner.rpartition(":")[2]}  # a user's begins with whose it is
     accounts = (account.name,)
     ledger = Ledger(f"adj_{secrets.token_hex(12)}", **owner, path=what, arm=ADJUSTMENT, status=200, accounts=accounts)
-    return ledger_blob(trace, ledger, DecisionRecorder({})).replace(
-        b'"charged_usd":0.0', b'"charged_usd":"%s"' % charge.encode(), 1
-    )
+    return ledger_blob(trace, ledger).replace(b'"charged_usd":0.0', b'"charged_usd":"%s"' % charge.encode(), 1)

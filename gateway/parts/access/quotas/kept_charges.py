@@ -13,7 +13,6 @@ from cache.store.base import Store, StoreUnavailable
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.leases import freed
 from gateway.telemetry import names
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.record_writer import appended, number_key
@@ -114,4 +113,4 @@ def _record_of(left: LeftCharge) -> bytes:
         accounts=left.accounts,
         usage_estimated=left.estimated,
     )
-    return ledger_blob(trace, ledger, DecisionRecorder({}))
+    return ledger_blob(trace, ledger)

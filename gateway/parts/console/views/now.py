@@ -54,9 +54,9 @@ from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.quality import DRAWN, HOLDOUT
 from gateway.parts.ledger.saving import SAVING_SUMS, net_saving
 from gateway.parts.ledger.summaries import LATENCY, Summary
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from gateway.telemetry import names
 from policies.model import Policy
-from routing.decision_basis import DecisionBasis
 
 _FEWEST_RATINGS: Final = 20
 """Fewest rated answers per arm before its quality is shown against the held-out."""

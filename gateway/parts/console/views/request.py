@@ -24,6 +24,8 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_record import unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.hop_details import MOST_CHARS
@@ -35,8 +37,6 @@ from policies.model import Policy
 from policies.numbers import PolicyNumber, numbers_of
 from policies.quantities import dollars
 from routing.decide import DecisionInput
-from routing.decision_basis import BasisError, DecisionBasis
-from routing.decision_record import unnamed
 
 _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 _FEEDBACK: Final = "SELECT score, comment FROM feedback WHERE request_id = $id AND tenant = $tenant"

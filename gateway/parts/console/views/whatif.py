@@ -25,9 +25,9 @@ from gateway.parts.console.policy_check import PolicyChecker
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
+from gateway.parts.recorder.decision_basis import BasisError
 from policies.model import Policy
 from policies.numbers import PolicyNumber, numbers_of, with_numbers
-from routing.decision_basis import BasisError
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.recording import Recording

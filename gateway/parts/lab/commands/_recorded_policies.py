@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_record import unnamed
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput
-from routing.decision_basis import BasisError, DecisionBasis
-from routing.decision_record import unnamed
 
 _ONE: Final = (
     "SELECT r.given, b.basis::VARCHAR FROM requests r LEFT JOIN bases b ON b.id = r.basis "

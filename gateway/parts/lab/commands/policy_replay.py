@@ -103,7 +103,7 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     from gateway.parts.lab.replay.run import replay
     from gateway.parts.ledger.folder import ArchiveError
     from gateway.parts.ledger.query import connect
-    from routing.decision_basis import BasisError
+    from gateway.parts.recorder.decision_basis import BasisError
 
     folder = ledger_folder(args)
     since = time.time() - args.since if args.since else None

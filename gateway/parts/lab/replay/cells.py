@@ -19,17 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.parts.recorder.decision_record import FLAGS, Record, TierFacts, input_of
 from policies.expression import KINDS, Expression, constants_by_name
 from policies.loader import made_policy
 from policies.steering import Spent
 from routing.decide import Decision, NoTierError, decide
-from routing.decision_basis import CLASSIFIER
-from routing.decision_record import FLAGS, Record, TierFacts, input_of
+from routing.difficulty.model import CLASSIFIER
 from routing.features import FURTHER
 
 if TYPE_CHECKING:
+    from gateway.parts.recorder.decision_basis import DecisionBasis
     from policies.model import Policy
-    from routing.decision_basis import DecisionBasis
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,7 +67,7 @@ class Inputs:
 
     `health` columns have shape (n, tiers), in the order of the basis's ladder: `state` is 0 for well, 1 for
     unavailable and 2 for failing; `ttft_s` and `whole_s` are the forecast. `flags` are those of
-    `routing.decision_record`. `clamps` (n, 2) and `kind` are positions in `names` and in `kinds`, from 1; 0 for none.
+    `decision_record`. `clamps` (n, 2) and `kind` are positions in `names` and in `kinds`, from 1; 0 for none.
     """
 
     tokens_in: Ints
@@ -159,7 +159,7 @@ class CellDecider:
             return NO_TIER
 
     def record(self, inputs: Inputs, at: int) -> Record:
-        """Return one record in the form of `routing.decision_record`, for the tiers of this policy."""
+        """Return one record in the form of `gateway.parts.recorder.decision_record`, for the tiers of this policy."""
         low, high = inputs.clamps[at]
         clamp = [inputs.names[code - 1] if code else None for code in (low, high)]
         difficulty: Any = 0

@@ -26,9 +26,9 @@ from gateway.parts.lab.replay.cells import (
     rule_cells,
 )
 from gateway.parts.lab.replay.records import Columns, LedgerReader, RecordBatch
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from gateway.progress import OnProgress, silent
 from policies.model import Policy
-from routing.decision_basis import DecisionBasis
 
 NOT_CALLED: Final = 0
 ACCEPTED: Final = 1

@@ -15,15 +15,15 @@ from gateway.parts.lab.replay.history import History, Read, decided_again, read_
 from gateway.parts.lab.replay.outcomes import PATHS
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.tier_figures import TierFigures
+from gateway.parts.recorder.decision_record import outcome_of, unnamed
 from gateway.progress import OnProgress, silent
 from policies.model import Policy
 from routing.decide import NoTierError, decide
-from routing.decision_record import outcome_of, unnamed
 
 if TYPE_CHECKING:
     import duckdb
 
-    from routing.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_basis import DecisionBasis
 
 _EXAMPLES: Final = 5
 _PAGE: Final = 500

@@ -21,12 +21,12 @@ from gateway.parts.lab.replay.recording import Fidelity, NothingRecordedError, R
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.progress import OnProgress, silent
 from policies.model import RATED, Policy
-from routing.decision_basis import CLASSIFIER
+from routing.difficulty.model import CLASSIFIER
 
 if TYPE_CHECKING:
     import duckdb
 
-    from routing.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_basis import DecisionBasis
 
 _EXAMPLES: Final = 5
 _LEAST_OF_SLICE: Final = 20

@@ -16,8 +16,8 @@ from gateway.progress import OnProgress, silent
 if TYPE_CHECKING:
     import duckdb
 
+    from gateway.parts.recorder.decision_basis import DecisionBasis
     from policies.model import Policy
-    from routing.decision_basis import DecisionBasis
 
 NO_START: Final = "no tier"
 _EXAMPLES: Final = 3

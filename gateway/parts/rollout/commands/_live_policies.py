@@ -14,11 +14,11 @@ import orjson
 
 from gateway.cli.commands import CommandError
 from gateway.cli.store_flags import admin_address
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 from policies.model import Policy
 from policies.quantities import write_share
 from policies.yaml_source import Document, parse_yaml
 from routing.decide import DecisionInput
-from routing.decision_basis import BasisError, DecisionBasis
 
 _TIMEOUT_S: Final = 10.0
 _VERSION: Final = re.compile(r"([a-z0-9][a-z0-9_-]*)@([0-9a-f]{4,64})")

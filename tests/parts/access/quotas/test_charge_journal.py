@@ -16,8 +16,8 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.kept_charges import adopt
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry import reader
-from gateway.telemetry.decisions import DecisionRecorder
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, Ledger
 from gateway.telemetry.record_writer import RecordWriter
 from tests.support.store import UNHURRIED, LocalStore

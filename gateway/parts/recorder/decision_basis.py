@@ -1,6 +1,6 @@
 """Hold what the decisions of many requests share: the policy's content, its ladder, the tiers' facts, the artefacts.
 
-A basis is written once and named by its hash, so that a record of one request stays small (`routing.decision_record`).
+A basis is written once and named by its hash, so that a record of one request stays small (`decision_record`).
 As JSON:
 
     {"v": 1, "content": {...the policy file's...}, "version": "e01f1a4...", "ladder": ["local", "hosted"],
@@ -19,16 +19,15 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.parts.recorder.decision_record import Record, TierFacts, input_of, tier_facts
 from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import DeployedTier, Policy
 from routing.decide import DecisionInput
-from routing.decision_record import Record, TierFacts, input_of, tier_facts
+from routing.difficulty.model import CLASSIFIER
 
 _VERSION: Final = 1
 _ID_LENGTH: Final = 16
-CLASSIFIER: Final = "classifier"
-"""Name of the artefact that estimates difficulty."""
 
 
 class BasisError(ValueError):

@@ -10,12 +10,12 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import outcome_of
+from gateway.parts.recorder.decisions import BASES
 from gateway.telemetry import reader
-from gateway.telemetry.decisions import BASES
 from policies.loader import SHIPPED
 from routing.decide import NoTierError, decide
-from routing.decision_basis import DecisionBasis
-from routing.decision_record import outcome_of
 from tests.gateway.telemetry.waiting import eventually
 from tests.support.app import in_process
 from tests.support.store import LocalStore

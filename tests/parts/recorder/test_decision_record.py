@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis, basis_of
+from gateway.parts.recorder.decision_record import FLAGS, TierFacts, named, outcome_of, record_of, unnamed
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from policies.steering import Spent
 from routing.decide import Clamp, DecisionInput, NoTierError, TierCost, TierHealth, decide
-from routing.decision_basis import BasisError, DecisionBasis, basis_of
-from routing.decision_record import FLAGS, TierFacts, named, outcome_of, record_of, unnamed
 from routing.difficulty.model import Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast

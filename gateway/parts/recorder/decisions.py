@@ -1,11 +1,11 @@
 """Record routing decisions so that they can be made again: with the same policy, or with another.
 
 The router leaves a `RecordedDecision` in the trace: references only, about a microsecond. After the reply the
-background task of `telemetry.sink` encodes it into the request's record:
+background task of `gateway.telemetry.sink` encodes it into the request's record:
 
     "decide": {"basis": "5b9c0d...", "in": [...], "out": [...]}
 
-`in` is `routing.decision_record`'s list, `out` the decision, or null where no tier could answer. `basis` names what
+`in` is `decision_record`'s list, `out` the decision, or null where no tier could answer. `basis` names what
 many requests share; it is kept in the store's hash `tierline:bases`, under its id.
 """
 
@@ -14,15 +14,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from routing.decision_basis import CLASSIFIER, basis_of
-from routing.decision_record import TierFacts, outcome_of, record_of, tier_facts
+from cache.store.base import Command
+from gateway.parts.recorder.decision_basis import basis_of
+from gateway.parts.recorder.decision_record import TierFacts, outcome_of, record_of, tier_facts
+from routing.difficulty.model import CLASSIFIER
 
 if TYPE_CHECKING:
+    from gateway.telemetry.trace import RecordedDecision
     from policies.model import Policy
-    from routing.decide import Decision, DecisionInput, TierHealth
+    from routing.decide import TierHealth
 
 BASES: Final = "tierline:bases"
 """Key of the store's hash of bases, JSON by id. It grows by one for each change of a policy or of the deployment."""
@@ -31,18 +33,6 @@ _AGAIN_S: Final = 60.0
 """A basis in use is written again after this time, for a store that was emptied meanwhile."""
 _MOST: Final = 1000
 _Key = tuple[str, tuple[str, ...], tuple[TierFacts, ...]]
-
-
-@dataclass(slots=True)
-class RecordedDecision:
-    """A decision by `policy`, and what it was made of. `decision` is None until it is made, or if no tier could answer.
-
-    A request may be decided upon early and again later: the trace holds the last decision.
-    """
-
-    policy: Policy
-    given: DecisionInput
-    decision: Decision | None = None
 
 
 class DecisionRecorder:
@@ -57,7 +47,7 @@ class DecisionRecorder:
         self._written: dict[str, float] = {}
         self._last: tuple[Policy, list[TierHealth], tuple[str, bytes]] | None = None
         """The basis of the last decision: a tier gives many requests the same health, and most share their policy."""
-        self.due: dict[str, bytes] = {}
+        self._due: dict[str, bytes] = {}
         """Bases, by id, that encoded decisions refer to and the store may not have."""
 
     def encode(self, made: RecordedDecision) -> dict[str, Any]:
@@ -67,7 +57,7 @@ class DecisionRecorder:
             self._last = made.policy, health, self._basis_of(made)
         basis, blob = self._last[2]
         if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
-            self.due[basis] = blob
+            self._due[basis] = blob
         out = None if made.decision is None else outcome_of(made.decision)
         return {"basis": basis, "in": record_of(made.given), "out": out}
 
@@ -86,8 +76,13 @@ class DecisionRecorder:
         pinned = policy.route.pinned
         return self._artefacts if pinned is None else {**self._artefacts, CLASSIFIER: pinned.version[:12]}
 
+    def commands(self) -> list[Command]:
+        """Return what writes the bases that are due; `written` says that it was carried out."""
+        bases = [word for name, blob in self._due.items() for word in (name.encode(), blob)]
+        return [Command((b"HSET", BASES.encode(), *bases))] if bases else []
+
     def written(self) -> None:
         """Note that the store has the bases that were due."""
         now = time.monotonic()
-        self._written.update(dict.fromkeys(self.due, now))
-        self.due.clear()
+        self._written.update(dict.fromkeys(self._due, now))
+        self._due.clear()
