@@ -17,6 +17,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -436,11 +437,18 @@ def _canonical(value: Any) -> Any:
 
 
 def policy_files(directory: Path) -> list[Path]:
-    """The policy files of a folder, sorted; none if there is no such folder."""
+    """The policy files of a folder, sorted; none if there is no such folder.
+
+    A shipped one with a section that nobody adds here belongs to what is not installed, and is left out.
+    """
     try:
-        return sorted(file for file in directory.iterdir() if _is_policy(file.name))
+        files = sorted(file for file in directory.iterdir() if _is_policy(file.name))
     except OSError:
         return []
+    if directory == SHIPPED and (lacking := lacking_sections()):
+        needs = re.compile(rf"^(?:{'|'.join(lacking)}):", re.MULTILINE)
+        files = [file for file in files if not needs.search(file.read_text(encoding="utf-8"))]
+    return files
 
 
 def _content_hash(file: str, stat: os.stat_result) -> bytes:

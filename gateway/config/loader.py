@@ -52,7 +52,6 @@ from policies.errors import InvalidContent, KeyPath
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
 from routing.confidence.head import ConfidenceHead, shipped_head
-from routing.confidence.scorer import AnswerScorer
 from routing.difficulty.model import ArtefactError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -81,7 +80,6 @@ _RESOLVED_KEYS = frozenset(
         "key_digests",
         "warnings",
         "cross_encoder_folder",
-        "answer_scorer",
     }
 )
 _FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
@@ -171,7 +169,6 @@ class _Resolver(Resolver):
             "prices": prices.model_copy(update={"file": own}),
             "classifier": self.existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
-            "answer_scorer": self._scorer(deployment.scorer),
             "admin": self._admin(deployment.admin, tenants),
             "alerts": self._alerts(deployment.alerts),
         }
@@ -311,18 +308,6 @@ class _Resolver(Resolver):
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
             self.refuse(("cross_encoder",), message)
         return shipped
-
-    def _scorer(self, wanted: str) -> AnswerScorer | None:
-        if wanted == "none":
-            return None
-        file = self.existing(("scorer",), Path(wanted))
-        if file is None:
-            return None
-        try:
-            return AnswerScorer.load(file)
-        except ArtefactError as error:
-            self.refuse(("scorer",), f"{error}; fit one with `tierline fit train scorer`, or say none")
-            return None
 
     def _why_no_url(self, path: KeyPath) -> str:
         *section, key = path

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, TypeVar
 
-from pydantic import Field, InstanceOf, SecretStr, field_validator, model_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
 from gateway.config.addresses import check_store_url
@@ -38,7 +38,6 @@ from gateway.config.notations import (
 from gateway.config.prices import Dollars
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
-from routing.confidence.scorer import AnswerScorer
 
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
@@ -319,11 +318,6 @@ class Deployment(Section):
     sentence-transformers exports it."""
     cross_encoder_folder: Path | None = None
     """The folder that `cross_encoder` names, None for none; set by the loader."""
-    scorer: Words = "none"
-    """Scorer of answers without log-probabilities, which a policy's `escalate.verify` asks: the path of a file that
-    `tierline fit train scorer` wrote, or `none`."""
-    answer_scorer: InstanceOf[AnswerScorer] | None = None
-    """The scorer that `scorer` names, read by the loader."""
     prices: PricesConfig = PricesConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     log: LogConfig = LogConfig()

@@ -136,6 +136,7 @@ PARTS: Final = (
         "agents and conversations",
         (),
         ("fit collect", "fit train"),
+        ("scorer",),
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break"),
         policy_sections=("input", "session"),
         provides=("admission", "conversations", "verifier", "successor"),

@@ -22,6 +22,7 @@ import numpy as np
 from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.measures.curves import Floats, calibration_error
 from gateway.parts.agents.agreement import ComparedAnswer, agreement_of
+from gateway.parts.agents.scorer import AnswerScorer
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, file_digest, read_rows, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.figures import Interval, interval
@@ -33,7 +34,6 @@ from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
 from routing.confidence.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
 from routing.confidence.judge import Evidence
-from routing.confidence.scorer import AnswerScorer
 from routing.difficulty.model import SHEET_FILE, gain_of
 from routing.features import features_of_text
 from tests.bench.command import bench_parser

@@ -18,9 +18,9 @@ from typing import Any
 
 import httpx2
 
-from routing.confidence.scorer import AnswerScorer
+from gateway.parts.agents.scorer import AnswerScorer
 from tests.bench.command import BenchFigure, bench_parser, report
-from tests.routing.confidence.test_scorer import written
+from tests.parts.agents.test_scorer import written
 from tests.support.ask import chat_body, record_at
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import local_store

@@ -13,10 +13,10 @@ import httpx2
 import pytest
 import redis
 
+from gateway.parts.agents.scorer import WHOLE
 from routing.confidence import calls
-from routing.confidence.scorer import WHOLE
 from tests.integration.test_path import HARD, ask, text_of, traced
-from tests.routing.confidence.test_scorer import written
+from tests.parts.agents.test_scorer import written
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
 from tests.support.store import LocalStore

@@ -14,7 +14,7 @@ from gateway.parts.standard import PARTS
 from policies import added
 from policies.errors import ConfigError, Finding
 from policies.lint import faults, lint
-from policies.loader import read_policy
+from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy, Rules
 from policies.sections import PolicySections, all_added
 from policies.validation import Section
@@ -142,3 +142,14 @@ def test_a_change_of_a_section_is_a_change_of_the_policy(tmp_path: Path) -> None
         ("ration", "changes"),
         ("cook", "aside"),
     ]
+
+
+def test_a_shipped_policy_that_needs_what_is_not_there_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Somebody's own is an error, as its caps would be in force no more."""
+    everything = [file.name for file in policy_files(SHIPPED)]
+    monkeypatch.setattr(added, "_lacking", lambda: {"session": "the section session needs the part agents"})
+    assert sorted({*everything} - {file.name for file in policy_files(SHIPPED)}) == ["agent.yaml", "research.yaml"]
+    (tmp_path / "own.yaml").write_text((SHIPPED / "agent.yaml").read_text())
+    assert [file.name for file in policy_files(tmp_path)] == ["own.yaml"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.cascade.daily_budget import DailyBudget
+from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.conversations import ConversationMemory
 from gateway.parts.agents.draft_judge import DraftJudge
@@ -40,7 +41,7 @@ def build_verifier(needs: VerifierNeeds) -> Verifiers:
     tiers = needs.tiers
     tier_of = {endpoint.config.name: tier.name for tier in tiers.values() for endpoint in tier.endpoints}
     judge = DraftJudge(endpoints_of(tiers), tier_of, DailyBudget(needs.store))
-    return Verifiers(needs.cosine, judge, needs.deployment.answer_scorer)
+    return Verifiers(needs.cosine, judge, needs.deployment.of(ScorerSections).answer_scorer)
 
 
 def build_successor(tiers: Mapping[str, Tier]) -> Successors:

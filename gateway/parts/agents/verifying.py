@@ -25,11 +25,11 @@ from routing.confidence.judge import Evidence, structural_fault
 if TYPE_CHECKING:
     from gateway.cascade.verifier import HeldDraft
     from gateway.parts.agents.agreement import Cosine
+    from gateway.parts.agents.scorer import AnswerScorer
     from gateway.request.context import RequestContext
     from gateway.tiers import Endpoint
     from policies.model import Policy, Verifier
     from routing.cascade import Attempt
-    from routing.confidence.scorer import AnswerScorer
     from routing.features import Features
 
 

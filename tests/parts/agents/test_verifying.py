@@ -10,10 +10,10 @@ from cache.store.base import NoStore
 from gateway.cascade.daily_budget import DailyBudget
 from gateway.config.backends import BackendConfig
 from gateway.parts.agents.draft_judge import DraftJudge
+from gateway.parts.agents.scorer import AnswerScorer
 from gateway.parts.agents.verifying import Verifiers
 from gateway.tiers import Endpoint
 from policies.model import Policy
-from routing.confidence.scorer import AnswerScorer
 
 _SCRIPTED = {"name": "a", "kind": "scripted", "script": [{"reply": {}}]}
 TOLD, UNTOLD = (

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.main import main
-from routing.confidence.scorer import AnswerScorer
+from gateway.parts.agents.scorer import AnswerScorer
 
 TEXT = "the train leaves from a station near our old town hall at noon and comes back when it is dark"
 WORDS = re.findall(r"\w+", TEXT)

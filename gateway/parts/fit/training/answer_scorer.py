@@ -16,13 +16,13 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.measures.curves import Floats, auroc
+from gateway.parts.agents.scorer import BEGINNING, BEGINNING_WORDS, FEATURES, FORMAT, WHOLE, answer_features
 from gateway.parts.fit.datasets import DataError, LabelledRow
 from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.progress import OnProgress
 from routing.confidence.head import LogisticScorer, numbers_hash
-from routing.confidence.scorer import BEGINNING, BEGINNING_WORDS, FEATURES, FORMAT, WHOLE, answer_features
 
 _STRENGTH: Final = 0.003
 """Inverse of the regularisation, relative to the mean loss."""
