@@ -1,10 +1,10 @@
 """Follow each request through the candidate's cascade: with what was recorded where it was, else with a donor's.
 
-A request whose decision and whose verdicts on the recorded drafts are the same under the candidate keeps all that was
-recorded: it is exact. The others are followed attempt by attempt, in order; hedges and speculation are left out. A lost
-cache hit is followed too where it is known who asked first: by the decision that this candidate makes of such a request
-in the moment of another one alike (tiers down, the holdout's draw), with the confidence and the length that the answers
-to this question had.
+What each does next is asked of the cascade that serves (`courses`). A request whose decision and whose verdicts on the
+recorded drafts are the same under the candidate keeps all that was recorded: it is exact. The others are followed
+attempt by attempt, in order; hedges and speculation are left out. A lost cache hit is followed too where it is known
+who asked first: by the decision that this candidate makes of such a request in the moment of another one alike (tiers
+down, the holdout's draw), with the confidence and the length that the answers to this question had.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gateway.parts.lab.replay.cells import Bools, Floats, Ints, mixed
+from gateway.parts.lab.replay.courses import FAILURE, GOOD, NONE, POOR, Courses
 from gateway.parts.lab.replay.donors import APART, Likeness, Pool, Strata, strata_of
 from gateway.parts.lab.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
 from gateway.parts.lab.replay.lost_hits import LostHits
@@ -30,10 +31,6 @@ if TYPE_CHECKING:
     from gateway.parts.lab.replay.records import LedgerReader
     from policies.model import Policy
 
-DIRECT, ESCALATED, DEGRADED, FALLBACK, NONE = range(5)
-PATHS: Final = ("direct", "escalated", "degraded", "fallback", "none")
-"""Paths of requests that were followed; `none`: no answer."""
-_POSITIONS: Final = 3
 _CLIENT_LEFT: Final = 499
 _TOGETHER: Final = 60_000
 """Followed requests of several imputations that are followed together: more would not fit into a core's cache."""
@@ -153,8 +150,6 @@ class CourseFollower:
         self._numbers = numbers = history.candidate[rows].astype(np.int64)
         self._decide_hits()
         self._unknown = np.zeros(n, np.bool_)
-        path = self._path_of[numbers]
-        missing, weaker = self._missing[numbers], self._weaker[numbers]
         elapsed = np.tile(self._start_ms.astype(np.float64), count)
         drafts_usd = np.zeros(n)
         out = Followed(
@@ -164,34 +159,30 @@ class CourseFollower:
         )  # fmt: skip
         resampled: dict[tuple[str, int], Any] = {}
         base = self._covariate(resampled)
-        active = np.flatnonzero(path[:, 0] >= 0)
-        failed_before = np.zeros(n, np.bool_)
-        for position in range(_POSITIONS):
-            if not len(active):
-                break
-            tiers = path[active, position]
-            above = path[active, position + 1] if position + 1 < _POSITIONS else np.full(len(active), -1)
-            may_go_on = (above >= 0) & (position + 1 < self.candidate.escalate.max_attempts)
-            may_escalate = may_go_on & (position + 1 < self._length_of[numbers[active]])
-            judged = may_escalate | (missing[active] & ~weaker[active])
+        courses = self._courses
+        course = courses.begin(numbers, history.stream[rows])
+        active = np.flatnonzero(courses.tier[course] >= 0)
+        while len(active):
             onward: list[Ints] = []
+            tiers = courses.tier[course[active]]
             for tier in np.unique(tiers):
-                mine = tiers == tier
-                at = active[mine]
-                got = self._attempt(int(tier), at, judged[mine], resampled, base)
+                at = active[tiers == tier]
+                before = course[at]
+                got = self._attempt(int(tier), at, courses.judged[before], resampled, base)
                 rejected = ~got["failed"] & ~got["passes"]
                 stream = history.stream[rows[at]]
                 spent = np.where(got["failed"], got["failed_ms"], np.where(stream, got["draft_ms"], got["whole_ms"]))
-                in_time = self._in_time(at, above[mine], elapsed[at] + spent)
-                goes_on = np.where(got["failed"], may_go_on[mine], may_escalate[mine] & rejected & in_time)
-                self._end(out, int(tier), at, got, goes_on, elapsed, drafts_usd, failed_before)
+                in_time = self._in_time(at, courses.above[before], elapsed[at] + spent)
+                ends = np.where(got["failed"], FAILURE, np.where(rejected, POOR, GOOD))
+                course[at] = courses.after(before, ends, in_time)
+                goes_on = courses.tier[course[at]] >= 0
+                self._end(out, int(tier), at, got, goes_on, elapsed, drafts_usd, course[at])
                 moved = at[goes_on]
                 elapsed[moved] += spent[goes_on]
                 drafts_usd[moved] += np.where(got["failed"], 0.0, np.where(stream, got["draft_usd"], got["whole_usd"]))[
                     goes_on
                 ]
                 out.escalated[at[goes_on & rejected]] = True
-                failed_before[at[goes_on & got["failed"]]] = True
                 onward.append(moved)
             active = np.concatenate(onward)
         out.unknown[:] = self._unknown
@@ -233,30 +224,27 @@ class CourseFollower:
         goes_on: Bools,
         elapsed: Floats,
         drafts_usd: Floats,
-        failed_before: Bools,
+        course: Ints,
     ) -> None:
         """Note what became of those of these requests that make no further attempt."""
-        numbers = self._numbers[at]
-        stream, stands_in, weaker = self.history.stream[self._row[at]], self._stands_in[numbers], self._weaker[numbers]
-        done = ~got["failed"] & ~goes_on
+        stream, served = self.history.stream[self._row[at]], self._courses.served[course]
+        over = at[~goes_on]
+        out.path[over], out.tier[over] = self._courses.path[course[~goes_on]], served[~goes_on]
+        done = ~goes_on & ~got["failed"] & (served >= 0)
         where = at[done]
-        out.tier[where] = tier
         out.basis[where], out.confidence[where] = got["basis"][done], got["confidence"][done]
         out.total_ms[where] = elapsed[where] + got["whole_ms"][done]
         out.ttft_ms[where] = np.where(stream[done], elapsed[where] + got["first_ms"][done], out.total_ms[where])
         out.tpot_ms[where], out.gap_ms[where] = got["tpot_ms"][done], got["gap_ms"][done]
         out.cost_usd[where] = drafts_usd[where] + got["whole_usd"][done]
         out.wasted_usd[where] = drafts_usd[where]
-        own = np.where(out.escalated[where], ESCALATED, DIRECT)
-        own = np.where(failed_before[where] | stands_in[done], FALLBACK, own)
-        # A rejected answer that nothing can replace is served all the same, as degraded.
-        out.path[where] = np.where((stands_in & weaker)[done] | ~got["passes"][done], DEGRADED, own)
-        gone = got["failed"] & ~goes_on
+        # Nothing was served, or an earlier draft, which is better than nothing.
+        gone = ~goes_on & ~done
         lost = at[gone]
-        out.cost_usd[lost] = out.wasted_usd[lost] = drafts_usd[lost]
-        out.total_ms[lost] = out.ttft_ms[lost] = elapsed[lost] + got["failed_ms"][gone]
-        drafted = lost[out.escalated[lost]]  # the draft that was rejected is better than nothing
-        out.path[drafted], out.tier[drafted] = DEGRADED, self._path_of[self._numbers[drafted], 0]
+        spent_usd = np.where(got["failed"], 0.0, got["whole_usd"])[gone]
+        out.cost_usd[lost] = out.wasted_usd[lost] = drafts_usd[lost] + spent_usd
+        out.total_ms[lost] = elapsed[lost] + np.where(got["failed"], got["failed_ms"], got["whole_ms"])[gone]
+        out.ttft_ms[lost] = out.total_ms[lost]
 
     def _attempt(
         self, tier: int, at: Ints, judged: Bools, resampled: dict[tuple[str, int], Any], base: tuple[Floats, Floats]
@@ -454,19 +442,14 @@ class CourseFollower:
         """Make the arrays that give the parts of a verdict by its number."""
         verdicts = read.table.verdicts
         place = {name: row for row, name in enumerate(read.tiers)}
-        self._path_of = np.full((len(verdicts), _POSITIONS + 1), -1)
         self._ease = np.ones((len(verdicts), len(read.tiers)))
         routes: dict[Any, int] = {}
         for number, verdict in enumerate(verdicts):
-            for position, name in enumerate([*verdict.tiers, *verdict.fallbacks][:_POSITIONS]):
-                self._path_of[number, position] = place[name]
             for name, ease in zip(verdict.tiers, verdict.ease, strict=False):
                 self._ease[number, place[name]] = ease
         self._route_of = np.array([routes.setdefault(verdict[:5], len(routes)) for verdict in verdicts])
         self._length_of = np.array([len(verdict.tiers) for verdict in verdicts])
-        self._missing = np.array([bool(verdict.missing) for verdict in verdicts])
-        self._weaker = np.array([verdict.weaker for verdict in verdicts])
-        self._stands_in = np.array([verdict.stands_in for verdict in verdicts])
+        self._courses = Courses(self.candidate, verdicts, read.tiers)
         self._ledger_tier = np.arange(len(read.tiers)) + 1
 
     def _in_time(self, at: Ints, above: Ints, elapsed_ms: Floats) -> Bools:

@@ -11,11 +11,12 @@ import numpy as np
 
 from gateway.parts.lab.replay.answer_quality import quality_change
 from gateway.parts.lab.replay.cells import Bools, Ints
+from gateway.parts.lab.replay.courses import PATHS
 from gateway.parts.lab.replay.donors import Pool, hit_strata_of
 from gateway.parts.lab.replay.figures import FigureChange, Results, Tally, as_json, combined, imputations_for, reach
 from gateway.parts.lab.replay.history import Read, with_candidate
 from gateway.parts.lab.replay.lost_hits import LostHits, as_asked, lost_hits
-from gateway.parts.lab.replay.outcomes import PATHS, CourseFollower, Followed
+from gateway.parts.lab.replay.outcomes import CourseFollower, Followed
 from gateway.parts.lab.replay.path_moves import MoveCounts, PathMove
 from gateway.parts.lab.replay.recording import Fidelity, NothingRecordedError, Recording
 from gateway.parts.lab.replay.records import LedgerReader, Which
