@@ -120,7 +120,7 @@ def build(
         if endpoint.config.retires is not None:
             metrics.backend_retires(name, endpoint.config.retires)
     room = StoreRoom(store, deployment, lambda: policies.current)
-    cache = _cache(deployment, store, room.cache, models, endpoints_of(tiers), metrics)
+    cache = _cache(deployment, store, room.quotas["cache"], models, endpoints_of(tiers), metrics)
     metrics.watch_log(dropped_lines)
     metrics.watch_evictions(room.evicted)
     metrics.watch_policies(policies)
@@ -153,7 +153,7 @@ def build(
     admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
     unknown_usd = 0.0 if limits is None else limits.unknown_usd
     secret = os.environ.get(SECRET_ENV, "").encode()
-    client_needs = ClientApiNeeds(deployment, store, secret, room.responses, embedder)
+    client_needs = ClientApiNeeds(deployment, store, secret, room.quotas, embedder)
     return Steps(
         deployment=deployment,
         started_at=int(time.time()),

@@ -596,8 +596,8 @@ class ClientApiNeeds(NamedTuple):
     store: Store
     secret: bytes
     """Key of the hashes under which the store has what clients are given back."""
-    quota: Caps
-    """Quota of what the store keeps for each tenant, besides answers. It changes with the store's memory."""
+    quotas: Mapping[str, Caps]
+    """Quotas of what the store keeps for each tenant, by section of the config. They change with the store's memory."""
     embedder: PublicEncoder
 
 

@@ -26,7 +26,6 @@ from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
 from policies.added import lacking_sections
-from policies.endpoints import Endpoints
 from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.misfits import misfits, names, patterns, problems_together
@@ -50,7 +49,6 @@ CLASSIFIER_SHEET = "difficulty.json"
 _UNVERSIONED = frozenset({"description"})
 """The keys of a policy file that rule nothing, beside those that are added."""
 _LATER: Final[Mapping[str, object]] = {
-    "endpoints": Endpoints(),
     "optional_tiers": (),
     "prompt_cache": "auto",
     "tier_fields": {},
@@ -108,8 +106,6 @@ class PolicySet:
     """The wildcards of `match.models` with their policies, the most specific first."""
     rolling: Mapping[str, RollingPolicy] = field(default_factory=dict)
     """The candidates, by surface; empty where policies come from files."""
-    _with_other: Sequence[Policy] = field(default=(), repr=False)
-    """The policies that pass on further paths."""
     _matched: dict[str, Policy | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """Names that were held against the wildcards lately."""
 
@@ -134,10 +130,6 @@ class PolicySet:
         found = next((policy for pattern, policy in self._patterns if matches(pattern, model)), None)
         self._matched[model] = found
         return found
-
-    def passes_on(self, path: str) -> bool:
-        """Return whether a policy of any surface has this path, or one above it, among its `endpoints.other`."""
-        return any(policy.endpoints.other_path(path) is not None for policy in self._with_other)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -174,8 +166,8 @@ class PolicySource:
     """The tenants that have no team: where there is one, no surface may share its cache within teams."""
     backends: Mapping[str, str] = field(default_factory=dict)
     """The backends that a policy may name, each with its model."""
-    services: tuple[str, ...] = ()
-    """The services that a policy may name under `endpoints`."""
+    named: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """What else a policy may name, by the section of the config that has them, such as `services`."""
     cross_encoder: CrossEncoderKind = "none"
     """Which cross-encoder the deployment has."""
     check_classifier: CheckClassifier = _sheet_states
@@ -244,7 +236,6 @@ class PolicySource:
             MappingProxyType({**{CLAUDE + name: one for name, one in by_surface.items()}, **by_name, AUTO: default}),
             MappingProxyType({**by_surface, **by_header, AUTO: default}),
             patterns([policy for policy, _ in read]),
-            _with_other=tuple(policy for policy in by_surface.values() if policy.endpoints.other),
         )
 
     def misfits(self, policies: Sequence[tuple[Policy, Document]]) -> list[Problem]:

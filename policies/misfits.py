@@ -90,20 +90,11 @@ def _unknown_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
         yield no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
 
 
-def _unknown_services(policy: Policy, fits: Fits) -> Iterator[Finding]:
-    """Services of `endpoints` that the deployment does not have."""
-    for at, name in policy.endpoints.services():
-        if name not in fits.services:
-            mend = "" if fits.services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
-            yield no_such("service", name, fits.services, at, at, mend)
-
-
 _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
     _unknown_tiers,
     _too_wide,
     _out_of_reach,
     _unknown_judges,
-    _unknown_services,
 )
 
 

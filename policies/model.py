@@ -20,7 +20,6 @@ from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar, get_
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_validator, model_validator
 
 from policies.caching import CachePolicy
-from policies.endpoints import Endpoints
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
 from policies.fields import SetFields
@@ -445,7 +444,6 @@ class Rules(Section):
     prompt_cache: PromptCache = "auto"
     """Whether providers' prompt caches are asked to keep what comes again: `long` for as long as each offers it."""
     load: Load = Load()
-    endpoints: Endpoints = Endpoints()
     state: State = State()
     holdout: Share | None = None
     """Share of requests that go to the strongest tier whatever their difficulty, to measure the others against; None:
@@ -586,7 +584,7 @@ class Fits(Protocol):
     @property
     def backends(self) -> Mapping[str, str]: ...
     @property
-    def services(self) -> Sequence[str]: ...
+    def named(self) -> Mapping[str, Sequence[str]]: ...
     @property
     def cross_encoder(self) -> CrossEncoderKind: ...
 

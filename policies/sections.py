@@ -64,6 +64,11 @@ class PolicySections(Section):
         yield from ()
 
     @classmethod
+    def scopes(cls, policy: Rules) -> int:
+        """Return how many scopes of the store a tenant has on this surface, beside that of its answers."""
+        return 0
+
+    @classmethod
     def without_tiers(cls, rules: Rules, tiers: Sequence[str]) -> Mapping[str, object]:
         """Return, by name, the sections that change where a policy has these of its tiers alone."""
         return {}

@@ -1,8 +1,8 @@
 """Divide the store's memory among the tenants, and tell when the store evicts keys all the same.
 
-Of a store with a limit of memory, half is for the tenants' stored answers and vectors and a quarter for their kept
-responses; the last quarter is for what has no quota: records, policies, thresholds, leases. Tenants have equal parts,
-and none has more than a quarter of the memory for either kind. The config's `cache` and `responses` are cut down to
+Of a store with a limit of memory, half is for the tenants' stored answers and vectors and a quarter for what parts keep
+for them, such as responses; the last quarter is for what has no quota: records, policies, thresholds, leases. Tenants
+have equal parts, and none has more than a quarter of the memory for either kind. The config's quotas are cut down to
 that, so what tenants store does not make the store evict anything. Evictions that happen nevertheless (others use the
 store too, or records are large) are told in `/readyz`, a gauge and the log, and so is a server that is too old.
 """
@@ -19,10 +19,12 @@ from typing import TYPE_CHECKING, Final
 
 from cache.scopes.shelf import Caps
 from cache.store.base import NoStore, Store, StoreMemory, StoreUnavailable
+from gateway.config.sections import sections_of_parts
 from policies.quantities import byte_size
+from policies.sections import all_added
 
 if TYPE_CHECKING:
-    from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig
+    from gateway.config.schema import Deployment, Quota
     from policies.loader import PolicySet
 
 log = logging.getLogger("tierline.store")
@@ -57,10 +59,9 @@ class StoreRoom:
         self._deployment = deployment
         self._policies = policies
         self._clock = clock
-        self.cache = Caps(deployment.cache.entries, deployment.cache.bytes)
-        """Quota of each scope of stored answers, and of vectors. It changes with the store's memory."""
-        self.responses = Caps(deployment.responses.entries, deployment.responses.bytes)
-        """Quota of each tenant's kept responses, likewise."""
+        self.quotas = {name: Caps(asked.entries, asked.bytes) for name, asked in asked_quotas(deployment).items()}
+        """Quotas by section of the config: `cache`, of each scope of stored answers and of vectors, and of what else is
+        kept for each tenant. They change with the store's memory."""
         self.memory: StoreMemory | None = None
         """What the store said last; None where that is not known."""
         self._too_old: bool | None = None
@@ -106,10 +107,8 @@ class StoreRoom:
         """Cut the quotas down to what the store has room for, and log those that change."""
         config = self._deployment
         fitted = fitted_quotas(config, self._policies(), limit)
-        for name, caps, now, asked in (
-            ("cache", self.cache, fitted[0], config.cache),
-            ("responses", self.responses, fitted[1], config.responses),
-        ):
+        for name, asked in asked_quotas(config).items():
+            caps, now = self.quotas[name], fitted[name]
             if now != caps:
                 caps.entries, caps.bytes = now.entries, now.bytes
                 level = logging.WARNING if asked.model_fields_set & QUOTAS else logging.INFO
@@ -134,7 +133,7 @@ class StoreRoom:
             return ""
         return (
             f"store: evicts what was stored, as its {byte_size(self.memory.limit)} are full ({self.memory.policy}); "
-            "give it more memory, or lower cache.bytes and responses.bytes"
+            f"give it more memory, or lower {' and '.join(f'{name}.bytes' for name in self.quotas)}"
         )
 
     def degraded(self) -> list[str]:
@@ -153,29 +152,35 @@ class StoreRoom:
         return self.memory.evicted if self.memory is not None else 0
 
 
-def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> tuple[Caps, Caps]:
-    """Return the quotas of a scope of the cache and of a tenant's kept responses, in a store of `limit` bytes.
+def asked_quotas(deployment: Deployment) -> dict[str, Quota]:
+    """Return the config's quotas by section: of a scope of the cache, and of what else each tenant has."""
+    of_parts = (sections.quotas(deployment) for sections in sections_of_parts())
+    return {"cache": deployment.cache, **{name: quota for quotas in of_parts for name, quota in quotas.items()}}
 
-    Without a limit (0) they are the config's. Each surface of a tenant has a scope for its answers, another for its
-    vectors where it serves embeddings, and those of a candidate policy; a team is one more owner of scopes.
+
+def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> dict[str, Caps]:
+    """Return these quotas in a store of `limit` bytes, of which a quarter is for what else each tenant has.
+
+    Without a limit (0) they are the config's. Each surface of a tenant has a scope for its answers, further ones that
+    parts have, and those of a candidate policy; a team is one more owner of scopes.
     """
     tenants = max(1, len(deployment.tenants))
     owners = tenants + len(set(deployment.team_of.values()))
-    vectors = sum(policy.endpoints.embeddings.service is not None for policy in policies.by_surface.values())
-    scopes = max(1, len(policies.by_surface) + vectors + len(policies.rolling))
-    return (
-        _within(deployment.cache, min(limit // 4, limit // 2 // owners) // scopes, limit),
-        _within(deployment.responses, limit // 4 // tenants, limit),
-    )
+    more = sum(part.scopes(policy) for policy in policies.by_surface.values() for part in all_added())
+    scopes = max(1, len(policies.by_surface) + more + len(policies.rolling))
+    quotas = asked_quotas(deployment)
+    of_cache, others = min(limit // 4, limit // 2 // owners) // scopes, max(1, len(quotas) - 1)
+    rooms = {name: of_cache if name == "cache" else limit // 4 // tenants // others for name in quotas}
+    return {name: _within(asked, rooms[name], limit) for name, asked in quotas.items()}
 
 
-def _within(asked: CacheConfig | ResponsesConfig, room: int, limit: int) -> Caps:
+def _within(asked: Quota, room: int, limit: int) -> Caps:
     if not limit:
         return Caps(asked.entries, asked.bytes)
     return Caps(max(1, min(asked.entries, room // _ENTRY_BYTES)), max(1, min(asked.bytes, int(room * _VALUES))))
 
 
-def cut_down(asked: CacheConfig | ResponsesConfig, caps: Caps, limit: int) -> str:
+def cut_down(asked: Quota, caps: Caps, limit: int) -> str:
     """Return how a quota of the config is cut down by a store of `limit` bytes, in words; '' if it is not."""
     if (asked.entries, asked.bytes) == (caps.entries, caps.bytes):
         return ""

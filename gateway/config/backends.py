@@ -179,6 +179,8 @@ def _auth(value: Any) -> Any:
 class Keyed(Section):
     """A backend or service that is called with an API key; the loader sets `key` and `unconfigured_reason`."""
 
+    base_url: BaseUrl = ""
+    """URL up to what every path begins with, without a slash at the end; if empty, the server is unconfigured."""
     auth: Annotated[Auth | None, BeforeValidator(_auth)] = None
     """An identity, in place of a key."""
     key_env: OptionalText = None

@@ -16,8 +16,10 @@ import orjson
 from gateway.config.addresses import is_loopback
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.environment import Environ, referred_to
-from gateway.config.loader import LOCAL_KEY, POLICY_SOURCE, STORE_URL, default_config, load_deployment
+from gateway.config.loader import POLICY_SOURCE, STORE_URL, default_config, load_deployment
+from gateway.config.resolver import LOCAL_KEY
 from gateway.config.schema import Deployment
+from gateway.config.sections import sections_of_parts
 from policies.errors import InvalidContent
 from policies.loader import SHIPPED, PolicySource
 from policies.model import CrossEncoderKind, DeployedTier
@@ -74,7 +76,8 @@ class Launch:
         """
         names = {LOCAL_KEY, deployment.admin.key_env if deployment.admin is not None else None}
         names.update(backend.key_env for backend in deployment.backends)
-        names.update(service.key_env for service in deployment.services.values())
+        for sections in sections_of_parts():
+            names.update(server.key_env for _, server in sections.servers(deployment))
         names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)
         stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
         shown = {*referred_to(read_yaml(self.config_file).value), *needed, STORE_URL, POLICY_SOURCE}
@@ -88,7 +91,7 @@ class Launch:
             deployment.default_surface,
             deployment.teamless,
             deployment.backend_models,
-            tuple(deployment.services),
+            {kind: tuple(names) for part in sections_of_parts() for kind, names in part.named(deployment).items()},
             _kind_of(deployment.cross_encoder_folder),
         )
 

@@ -7,21 +7,17 @@ import re
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
-
-from pydantic import SecretStr
 
 from cache import shipped_cross_encoder
-from gateway.config.addresses import check_store_url, is_loopback
+from gateway.config.addresses import check_store_url
 from gateway.config.alerts import AlertsConfig
-from gateway.config.backends import LOCAL_URL, BackendConfig
+from gateway.config.backends import BackendConfig
 from gateway.config.environment import (
     LEAST_KEY,
     BadSecret,
     Environ,
     interpolate,
     secret_from_env,
-    variables_in,
 )
 from gateway.config.model_facts import (
     PROXIED,
@@ -41,7 +37,6 @@ from gateway.config.schema import (
     Admin,
     Deployment,
     PoliciesConfig,
-    ServiceConfig,
     StoreConfig,
     TenantConfig,
     key_digest,
@@ -64,8 +59,6 @@ POLICY_SOURCE = "TIERLINE_POLICY_SOURCE"
 """Environment variable with `files` or `store`, used in place of the config's `policies.source`."""
 LOCAL_CONTEXT = "TIERLINE_LOCAL_CONTEXT"
 """Environment variable with the context length in tokens of the model at LOCAL_URL; set by `tierline up`."""
-LOCAL_KEY = "TIERLINE_LOCAL_KEY"
-"""Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
 _SECRET_KEYS = frozenset(
     {"key", "keys", "api_key", "apikey", "token", "secret", "client_secret", "password", "authorization"}
 )
@@ -162,7 +155,6 @@ class _Resolver(Resolver):
         self._keys_differ(tenants)
         update = {
             "tiers": tiers,
-            "services": {name: self._service(("services", name), entry) for name, entry in deployment.services.items()},
             "tenants": tenants,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
@@ -199,36 +191,8 @@ class _Resolver(Resolver):
             return policies
         return policies.model_copy(update={"source": source})
 
-    def _service(self, path: KeyPath, service: ServiceConfig) -> ServiceConfig:
-        key, reason = self._own_key(path, service, lacks_url=not service.base_url)
-        file = service.key_file and self.absolute(service.key_file)
-        return service.model_copy(update={"key": key, "unconfigured_reason": reason, "key_file": file})
-
-    def _own_key(
-        self, path: KeyPath, server: BackendConfig | ServiceConfig, *, lacks_url: bool
-    ) -> tuple[SecretStr | None, str | None]:
-        """Return the key for a server, and why it cannot be called yet, None if it can."""
-        reason = self._why_no_url((*path, "base_url")) if lacks_url else None
-        key = None
-        key_env = LOCAL_KEY if self.environ.get(LOCAL_KEY) and self._is_local(server) else server.key_env
-        try:
-            if key_env:
-                key = secret_from_env(key_env, self.environ)
-                reason = reason or (None if key else f"{key_env} is not set")
-            elif server.key_file:
-                key = self.keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
-        except BadSecret as error:
-            reason = reason or str(error)
-            self.refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
-        url = urlsplit(server.base_url)
-        if (auth := server.auth) is not None and (lacks := auth.lacks()):
-            self.refuse((*path, "auth", "kind"), f"{auth.kind} needs {lacks}")
-        if (key or auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
-            self.warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
-        return key, reason
-
     def _backend(self, path: KeyPath, backend: BackendConfig) -> BackendConfig:
-        key, reason = self._own_key(path, backend, lacks_url=backend.lacks_url)
+        key, reason = self.own_key(path, backend, lacks_url=backend.lacks_url)
         head = self._head((*path, "confidence_head"), backend)
         context = backend.context if backend.context is not None else self._local_context(backend)
         update: dict[str, Any] = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
@@ -273,10 +237,7 @@ class _Resolver(Resolver):
     def _local_context(self, backend: BackendConfig) -> int | None:
         """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""
         context = self.environ.get(LOCAL_CONTEXT, "")
-        return int(context) if context.isdecimal() and self._is_local(backend) else None
-
-    def _is_local(self, server: BackendConfig | ServiceConfig) -> bool:
-        return bool(server.base_url) and server.base_url == self.environ.get(LOCAL_URL, "").rstrip("/")
+        return int(context) if context.isdecimal() and self.is_local(backend) else None
 
     def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
         wanted = backend.confidence_head
@@ -308,13 +269,6 @@ class _Resolver(Resolver):
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
             self.refuse(("cross_encoder",), message)
         return shipped
-
-    def _why_no_url(self, path: KeyPath) -> str:
-        *section, key = path
-        names = variables_in(self.written.at(tuple(section)).get(key))
-        if names:
-            return f"{names[0]} is not set"
-        return f"no base_url; ${{{LOCAL_URL}:-}} is the model that `tierline up` starts"
 
     def _tenant(self, path: KeyPath, tenant: TenantConfig) -> TenantConfig:
         keys = []

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import SecretStr
 
-from gateway.config.environment import LEAST_KEY, BadSecret, Environ, secret_from_env, secrets_from_file
+from gateway.config.addresses import is_loopback
+from gateway.config.backends import LOCAL_URL, Keyed
+from gateway.config.environment import (
+    LEAST_KEY,
+    BadSecret,
+    Environ,
+    secret_from_env,
+    secrets_from_file,
+    variables_in,
+)
 from policies.errors import KeyPath, Problem
 from policies.yaml_source import Document
+
+LOCAL_KEY = "TIERLINE_LOCAL_KEY"
+"""Environment variable with the key that the model at LOCAL_URL requires; set by `tierline up`."""
 
 
 class Resolver:
@@ -68,6 +81,38 @@ class Resolver:
     def absolute(self, file: Path) -> Path:
         """Return the path; a relative one begins at the folder of the config."""
         return self.written.file.parent / file.expanduser()
+
+    def own_key(self, path: KeyPath, server: Keyed, *, lacks_url: bool) -> tuple[SecretStr | None, str | None]:
+        """Return the key for a server, and why it cannot be called yet, None if it can."""
+        reason = self._why_no_url((*path, "base_url")) if lacks_url else None
+        key = None
+        key_env = LOCAL_KEY if self.environ.get(LOCAL_KEY) and self.is_local(server) else server.key_env
+        try:
+            if key_env:
+                key = secret_from_env(key_env, self.environ)
+                reason = reason or (None if key else f"{key_env} is not set")
+            elif server.key_file:
+                key = self.keys_in_file((*path, "key_file"), server.key_file, at_most=1)[0]
+        except BadSecret as error:
+            reason = reason or str(error)
+            self.refuse_secret((*path, "key_env" if key_env else "key_file"), str(error))
+        url = urlsplit(server.base_url)
+        if (auth := server.auth) is not None and (lacks := auth.lacks()):
+            self.refuse((*path, "auth", "kind"), f"{auth.kind} needs {lacks}")
+        if (key or auth) and url.scheme == "http" and not is_loopback(url.hostname or ""):
+            self.warn((*path, "base_url"), "the key goes over the network unencrypted; use https")
+        return key, reason
+
+    def is_local(self, server: Keyed) -> bool:
+        """Return whether a server is the model that `tierline up` has started."""
+        return bool(server.base_url) and server.base_url == self.environ.get(LOCAL_URL, "").rstrip("/")
+
+    def _why_no_url(self, path: KeyPath) -> str:
+        *section, key = path
+        names = variables_in(self.written.at(tuple(section)).get(key))
+        if names:
+            return f"{names[0]} is not set"
+        return f"no base_url; ${{{LOCAL_URL}:-}} is the model that `tierline up` starts"
 
 
 def is_importable(package: str) -> bool:

@@ -12,19 +12,18 @@ import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
 from gateway.config.addresses import check_store_url
 from gateway.config.alerts import AlertsConfig
-from gateway.config.backends import BackendConfig, Keyed, TierConfig
+from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.hooks import hook_of
 from gateway.config.identity import IdentityConfig, RoleConfig
 from gateway.config.keys import KeysConfig, OwnerTerms
 from gateway.config.notations import (
-    BaseUrl,
     Count,
     Name,
     OptionalPath,
@@ -35,7 +34,6 @@ from gateway.config.notations import (
     Words,
     text_checked,
 )
-from gateway.config.prices import Dollars
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
 
@@ -44,38 +42,6 @@ DEFAULT_TENANT: Final = "default"
 
 
 S = TypeVar("S", bound=Section)
-
-
-class ServiceConfig(Keyed):
-    """A server for what is not a chat, such as embeddings or audio."""
-
-    base_url: BaseUrl = ""
-    """URL up to and including `/v1`, without a slash at the end; if empty, the service is unconfigured."""
-    kind: Literal["openai", "anthropic"] = "openai"
-    """Whose API it speaks: `anthropic` is sent the key as `x-api-key`, and the client's version and betas."""
-    models: Mapping[str, str] = {}
-    """Models by the names under which clients ask for them in JSON; other names are passed on as they are."""
-    prices: Mapping[str, Dollars] = {}
-    """US dollars per million tokens embedded, by model. A model without a price has an unknown cost."""
-    request_price: Dollars | None = None
-    """US dollars of each request that is passed on and makes something (POST); None if nobody states it."""
-    share_files: bool = False
-    """Whether tenants may use files and batches, which all of them would share: the account at the service is one."""
-    max_in_flight: Count = 64
-    """Most concurrent calls per worker."""
-    max_request: Size = 512 << 20
-    """Largest request body that is passed on. Bodies of embeddings are limited by `limits.body`."""
-    max_reply: Size = 512 << 20
-    """Largest reply that is passed on."""
-    connect_timeout: Seconds = 2.0
-    idle_timeout: Positive = 120.0
-    """Longest silence, before the reply and within it."""
-
-    @model_validator(mode="after")
-    def _is_not_signed(self) -> Self:
-        if self.auth is not None and self.auth.signs_bodies:
-            raise ValueError("services are sent bodies in parts, and AWS signs whole ones; call it as a backend")
-        return self
 
 
 class StoreConfig(Section):
@@ -257,26 +223,22 @@ class Access(Section):
         return tuple(name.lower() for name in hosts)
 
 
-class CacheConfig(Section):
-    """Cache quota of each tenant on each surface; beyond it, the tenant's own oldest answers are removed."""
+class Quota(Section):
+    """The most that the store keeps of something for each tenant; the store's memory may lower it."""
 
     entries: Count = 20_000
     """Most entries."""
+    bytes: Size
+    """Most bytes of all entries."""
+
+
+class CacheConfig(Quota):
+    """Cache quota of each tenant on each surface; beyond it, the tenant's own oldest answers are removed."""
+
     bytes: Size = 32 << 20
     """Most bytes of all entries."""
     largest: Size = 1 << 20
     """Largest answer that is stored."""
-
-
-class ResponsesConfig(Section):
-    """Quota of each tenant's kept responses; beyond it, those that would end first are removed."""
-
-    entries: Count = 20_000
-    """Most responses."""
-    bytes: Size = 256 << 20
-    """Most bytes of all of them, with what they were given."""
-    background: Count = 32
-    """Most that run in the background at once, of each tenant in each worker."""
 
 
 class Admin(Section):
@@ -306,8 +268,6 @@ class Deployment(Section):
     default_surface: str = "chat"
     tiers: Annotated[tuple[TierConfig, ...], Field(min_length=1)]
     """The tiers, cheapest first."""
-    services: Mapping[Name, ServiceConfig] = {}
-    """Servers for what is not a chat, which policies name under `endpoints`."""
     store: StoreConfig = StoreConfig()
     policies: PoliciesConfig = PoliciesConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
@@ -323,7 +283,6 @@ class Deployment(Section):
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
-    responses: ResponsesConfig = ResponsesConfig()
     tenants: Mapping[Name, TenantConfig] = {}
     teams: Mapping[Name, OwnerTerms] = {}
     keys: KeysConfig = KeysConfig()

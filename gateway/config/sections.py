@@ -7,16 +7,17 @@ says there too. They are read by `deployment.of(LedgerSections).ledger`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import ClassVar, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import create_model, model_validator
 
+from gateway.config.backends import Keyed
 from gateway.config.resolver import Resolver
-from gateway.config.schema import Deployment
+from gateway.config.schema import Deployment, Quota
 from gateway.parts.standard import config_modules
-from policies.errors import Finding
+from policies.errors import Finding, KeyPath
 from policies.validation import Section, raise_findings
 
 
@@ -37,6 +38,26 @@ class Sections(Section):
 
         What is wrong or doubtful goes to the resolver.
         """
+        return {}
+
+    @classmethod
+    def servers(cls, deployment: Deployment) -> Iterator[tuple[KeyPath, Keyed]]:
+        """Yield each server that is called with a key or an identity, with its place."""
+        yield from ()
+
+    @classmethod
+    def named(cls, deployment: Deployment) -> Mapping[str, Sequence[str]]:
+        """Return names that policies may use, by section."""
+        return {}
+
+    @classmethod
+    def quotas(cls, deployment: Deployment) -> Mapping[str, Quota]:
+        """Return the quotas of what the store keeps for each tenant, by section."""
+        return {}
+
+    @classmethod
+    def shown(cls, deployment: Deployment) -> Mapping[str, Any]:
+        """Return members for the JSON of `tierline check`."""
         return {}
 
     @classmethod

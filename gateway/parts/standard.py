@@ -129,6 +129,8 @@ PARTS: Final = (
         (),
         provides=("client_api",),
         kinds=("responses", "anthropic", "decisions"),
+        sections=("services", "responses"),
+        policy_sections=("endpoints",),
         paths=_PATHS_OF_APIS,
     ),
     StandardPart(

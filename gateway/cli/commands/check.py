@@ -15,9 +15,9 @@ from cache.semantic.cross_encoder_queue import CrossEncoderError, MeasuredPairSc
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
-from gateway.caching.store_room import QUOTAS, cut_down, fitted_quotas
+from gateway.caching.store_room import QUOTAS, asked_quotas, cut_down, fitted_quotas
 from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
-from gateway.config.backends import Auth, Keyed
+from gateway.config.backends import Auth
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
@@ -126,15 +126,16 @@ def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str
     if deployment.store.url is not None:
         return
     limit = deployment.store.memory
-    cache, responses = fitted_quotas(deployment, policies, limit)
-    for name, asked, caps in ("cache", deployment.cache, cache), ("responses", deployment.responses, responses):
+    fitted, quotas = fitted_quotas(deployment, policies, limit), asked_quotas(deployment)
+    for name, asked in quotas.items():
+        caps = fitted[name]
         if asked.model_fields_set & QUOTAS and (doubt := cut_down(asked, caps, limit)):
             yield name, doubt
 
 
 def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:
     """Yield each `auth` by which no credentials can be had here and now, by its key, with the reason."""
-    servers: list[tuple[KeyPath, Keyed]] = [(("services", name), entry) for name, entry in deployment.services.items()]
+    servers = [server for sections in sections_of_parts() for server in sections.servers(deployment)]
     for i, tier in enumerate(deployment.tiers):
         servers += [(("tiers", i, "backends", j), backend) for j, backend in enumerate(tier.backends)]
     why_none = cache(_why_no_credentials)
@@ -208,9 +209,6 @@ def _as_text(found: Findings) -> str:
             ]
         for sections in sections_of_parts():
             lines += sections.summary(found.deployment)
-        for name, service in found.deployment.services.items():
-            state = f"unconfigured: {service.unconfigured_reason}" if service.unconfigured_reason else "configured"
-            lines.append(f"service  {name:<14} {service.base_url:<28} {state}")
         if found.deployment.store.url is not None:
             lines.append(
                 f"store                   {RedisStore.from_url(found.deployment.store.url).where:<28} configured"
@@ -297,10 +295,7 @@ def _as_json(findings: Findings) -> dict[str, Any]:
             }
             for tier in tiers
         ],
-        "services": [
-            {"name": name, "configured": service.unconfigured_reason is None, "reason": service.unconfigured_reason}
-            for name, service in (findings.deployment.services.items() if findings.deployment else ())
-        ],
+        **_of_parts(findings.deployment),
         "cross_encoder": findings.cross_encoder.version if findings.cross_encoder else None,
         "surfaces": [
             {
@@ -321,6 +316,13 @@ def _as_json(findings: Findings) -> dict[str, Any]:
             for p in policies
         ],
     }
+
+
+def _of_parts(deployment: Deployment | None) -> dict[str, Any]:
+    """Return what parts show of their sections; nothing of a config that does not load."""
+    if deployment is None:
+        return {}
+    return {name: value for sections in sections_of_parts() for name, value in sections.shown(deployment).items()}
 
 
 def _row(problem: Problem) -> dict[str, str | int]:

@@ -7,6 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gateway.config.key_files import KeyFiles, only_key
+from gateway.parts.apis.config import ApiSections, ServiceConfig, services_in
+from gateway.parts.apis.policy import Endpoints, endpoints_in
 from gateway.parts.apis.routes.completions import TextCompletions
 from gateway.parts.apis.routes.embeddings import Embeddings
 from gateway.parts.apis.routes.messages import Messages
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from fastapi.routing import APIRoute
 
     from gateway.config.backends import BackendConfig
-    from gateway.config.schema import Deployment, ServiceConfig
+    from gateway.config.schema import Deployment
     from gateway.seams import AsgiApp
     from gateway.steps import Steps
     from policies.loader import PolicySet
@@ -40,15 +42,21 @@ class Clients:
     def __init__(self, needs: ClientApiNeeds) -> None:
         deployment = needs.deployment
         self._deployment = deployment
-        self.kept_responses = KeptResponses(needs.store, needs.secret, needs.quota)
+        self.kept_responses = KeptResponses(needs.store, needs.secret, needs.quotas["responses"])
         self.conversations = Conversations(self.kept_responses, needs.store)
-        self.background = BackgroundRuns(self.kept_responses, needs.store, deployment.responses.background)
+        self.background = BackgroundRuns(
+            self.kept_responses, needs.store, deployment.of(ApiSections).responses.background
+        )
         self.services = _services(deployment)
         """The configured services, for what is not a chat."""
         self.counters = _counters(deployment)
         """What counts tokens exactly, by the tiers whose first backend speaks Anthropic's API."""
         self.encoder = TextEncoder(needs.embedder)
         """Encodes the texts of the embeddings API."""
+
+        self._of: PolicySet | None = None
+        self._listed: list[Endpoints] = []
+        """The endpoints of those policies of `_of` that pass on further paths."""
 
     def serve(self, steps: Steps) -> ServedPaths:
         """Return what answers the paths of these APIs with a worker's steps."""
@@ -64,9 +72,16 @@ class Clients:
         def find(path: str) -> AsgiApp | None:
             if (endpoint := endpoint_of(path)) is not None:
                 return partial(passed_on, endpoint)
-            return partial(passed_on, OTHER) if steps.policies.current.passes_on(path) else None
+            return partial(passed_on, OTHER) if self._passes_on(steps.policies.current, path) else None
 
         return ServedPaths(posts, find, dict.fromkeys(PATHS, ResponseSockets(steps, to_responses)))
+
+    def _passes_on(self, policies: PolicySet, path: str) -> bool:
+        """Return whether a policy of any surface has this path, or one above it, among its `endpoints.other`."""
+        if policies is not self._of:
+            self._of = policies
+            self._listed = [listed for each in policies.by_surface.values() if (listed := endpoints_in(each)).other]
+        return any(endpoints.other_path(path) is not None for endpoints in self._listed)
 
     def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
         """Return the cold routes, and those that describe the others. Imports FastAPI."""
@@ -78,7 +93,7 @@ class Clients:
     def watch_keys(self, files: KeyFiles) -> None:
         """Have the keys of services and token counters read again when their files change."""
         for name, service in self.services.items():
-            if (file := self._deployment.services[name].key_file) is not None:
+            if (file := services_in(self._deployment)[name].key_file) is not None:
                 service.renewal.look = files.watch([file], 1, only_key(service.rekey))
         first = {tier.name: tier.backends[0] for tier in self._deployment.tiers}
         for name, counter in self.counters.items():
@@ -89,8 +104,8 @@ class Clients:
         """Return which services that a policy names cannot be called, and the state of each service."""
         failing = {name: service.identity.failure for name, service in self.services.items() if service.identity}
         lines = [f"service {name}: credentials cannot be renewed: {why}" for name, why in failing.items() if why]
-        named = {service for policy in policies.by_surface.values() for _, service in policy.endpoints.services()}
-        states = {name: config.unconfigured_reason or "ready" for name, config in self._deployment.services.items()}
+        named = {service for policy in policies.by_surface.values() for _, service in endpoints_in(policy).services()}
+        states = {name: config.unconfigured_reason or "ready" for name, config in services_in(self._deployment).items()}
         lines += [f"service {name}: {why}" for name, why in states.items() if name in named and why != "ready"]
         return lines, {"services": states}
 
@@ -115,7 +130,7 @@ class Clients:
 def _services(deployment: Deployment) -> dict[str, ServiceClient]:
     """Return the clients of the services that are configured, by their names."""
     return {
-        name: _service(config) for name, config in deployment.services.items() if config.unconfigured_reason is None
+        name: _service(config) for name, config in services_in(deployment).items() if config.unconfigured_reason is None
     }
 
 

@@ -168,7 +168,7 @@ class PolicyCompleter:
             ("cache", "semantic", "audit_judge", "backend"): tuple(source.backends),
             ("learn", "judge"): tuple(source.backends),
             **{
-                ("endpoints", *rest): source.services
+                ("endpoints", *rest): source.named.get("services", ())
                 for rest in (
                     ("completions",), ("moderations",), ("audio",), ("images",), ("files",), ("batches",), ("other",),
                     ("embeddings", "service"), ("embeddings", "fallback"),

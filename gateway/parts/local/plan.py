@@ -12,7 +12,8 @@ from pathlib import Path
 
 from gateway.config.backends import LOCAL_URL, TierConfig
 from gateway.config.launch import Launch
-from gateway.config.loader import LOCAL_CONTEXT, LOCAL_KEY
+from gateway.config.loader import LOCAL_CONTEXT
+from gateway.config.resolver import LOCAL_KEY
 from gateway.config.schema import Deployment
 from gateway.parts.access.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.local import CannotStart

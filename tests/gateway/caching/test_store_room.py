@@ -19,10 +19,13 @@ from cache.write import CacheWrite
 from gateway.caching import store_room
 from gateway.caching.store_room import StoreRoom, fitted_quotas
 from gateway.config.backends import BackendConfig, TierConfig
-from gateway.config.schema import CacheConfig, Deployment, ResponsesConfig, TenantConfig
+from gateway.config.schema import CacheConfig, Deployment, TenantConfig
+from gateway.config.sections import deployment_model
+from gateway.parts.apis.config import ResponsesConfig
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from policies.loader import PolicySet
 from policies.model import Policy
+from policies.sections import policy_model
 from tests.cache.samples import Facts, answer, body, policy
 from tests.gateway.telemetry.metric_text import value_of
 from tests.support.app import in_process
@@ -34,7 +37,7 @@ _MIB = 1 << 20
 _MEMORY = 24 * _MIB
 _SMALL = f"--maxmemory {_MEMORY} --maxmemory-policy volatile-lfu"
 _SURFACES = ("chat", "agent", "voice")
-_POLICIES = {name: policy().model_copy(update={"surface": name}) for name in _SURFACES}
+_POLICIES = {name: policy_model().model_validate({**dict(policy()), "surface": name}) for name in _SURFACES}
 _SET = PolicySet(_POLICIES, _POLICIES["chat"], {}, {})
 
 
@@ -43,7 +46,7 @@ def deployed(tenants: int = 2, **sections: Any) -> Deployment:
     backend = BackendConfig(base_url="http://127.0.0.1:1/v1", model="m")
     names = ["loud", "quiet", *map(str, range(2, tenants))][:tenants]
     keys = {name: TenantConfig(key_env=(f"KEY_{name}",)) for name in names}
-    return Deployment(tiers=(TierConfig(name="local", backends=(backend,)),), tenants=keys, **sections)
+    return deployment_model()(tiers=(TierConfig(name="local", backends=(backend,)),), tenants=keys, **sections)
 
 
 def noise(number: int, size: int) -> str:
@@ -85,8 +88,8 @@ async def test_a_tenant_that_floods_takes_nothing_from_another(count: int, size:
     with local_store(_SMALL) as server:
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
         room = StoreRoom(store, deployed(), lambda: _SET)
-        cache = ResponseCache(store, embedder_name="e", dimension=4, caps=room.cache)
-        kept = KeptResponses(store, b"secret", room.responses)
+        cache = ResponseCache(store, embedder_name="e", dimension=4, caps=room.quotas["cache"])
+        kept = KeptResponses(store, b"secret", room.quotas["responses"])
         await room.start()
         await cache.start()
         kept.start()
@@ -110,7 +113,7 @@ def test_quotas_never_add_up_to_more_than_the_room() -> None:
     """Whatever the number of tenants and the config: three quarters, of which one tenant has at most a quarter each."""
     huge = {"cache": CacheConfig(bytes="1024GiB", entries=1 << 30), "responses": ResponsesConfig(bytes="1024GiB")}
     for tenants in (1, 2, 3, 10, 200):
-        cache, responses = fitted_quotas(deployed(tenants, **huge), _SET, 256 * _MIB)
+        cache, responses = fitted_quotas(deployed(tenants, **huge), _SET, 256 * _MIB).values()
         of_one = len(_SURFACES) * (cache.bytes + 450 * cache.entries)
         assert of_one <= 64 * _MIB
         assert responses.bytes <= 40 * _MIB
@@ -120,7 +123,7 @@ def test_quotas_never_add_up_to_more_than_the_room() -> None:
 def test_a_store_without_a_limit_leaves_the_quotas_alone() -> None:
     """As does one that is large enough."""
     for limit in (0, 1 << 40):
-        cache, responses = fitted_quotas(deployed(), _SET, limit)
+        cache, responses = fitted_quotas(deployed(), _SET, limit).values()
         assert (cache.entries, cache.bytes) == (20_000, 32 * _MIB)
         assert (responses.entries, responses.bytes) == (20_000, 256 * _MIB)
 
@@ -142,7 +145,7 @@ async def test_what_is_cut_down_is_logged_once(caplog: pytest.LogCaptureFixture)
         with redis.Redis(port=server.port) as administrator:
             administrator.config_set("maxmemory", 0)
         await room.refresh()
-        assert (room.cache.bytes, room.responses.bytes) == (32 * _MIB, 256 * _MIB)
+        assert (room.quotas["cache"].bytes, room.quotas["responses"].bytes) == (32 * _MIB, 256 * _MIB)
         await store.aclose()
 
 
@@ -190,7 +193,7 @@ async def test_a_store_that_does_not_say_leaves_the_quotas_alone() -> None:
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
         room = StoreRoom(store, deployed(), lambda: _SET)
         await room.start()
-        assert (room.memory, room.degraded(), room.responses.bytes) == (None, [], 256 * _MIB)
+        assert (room.memory, room.degraded(), room.quotas["responses"].bytes) == (None, [], 256 * _MIB)
         await room.aclose()
         await store.aclose()
 

@@ -14,7 +14,7 @@ SOURCE = PolicySource(
     Path("policies"),
     (DeployedTier("local"), DeployedTier("hosted")),
     backends={"judge-9b": "judge"},
-    services=("speech",),
+    named={"services": ("speech",)},
 )
 
 

@@ -18,6 +18,7 @@ from gateway.dialects.completions import CompletionsClient, prompts_of
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
 from gateway.off_loop import off_loop
+from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
@@ -75,7 +76,7 @@ class TextCompletions:
         surface = None if header is None else header.decode("latin-1").strip()
         policies = self._steps.policies.current
         policy = policies.resolve(model, surface) or (policies.default if surface is None else None)
-        return policy is not None and policy.endpoints.completions is not None
+        return policy is not None and endpoints_in(policy).completions is not None
 
     async def _prompts(self, scope: Any, given: _Given) -> list[str] | None:
         """Return the prompts of a request that may be read; None for one that the exchange refuses, or is gone."""

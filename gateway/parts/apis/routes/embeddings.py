@@ -30,6 +30,8 @@ from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
 from gateway.off_loop import off_loop
+from gateway.parts.apis.config import services_in
+from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.routes.services import client_of, hop_of
 from gateway.parts.apis.side_exchange import SideExchange
 from gateway.request.body import ChatBodies
@@ -122,7 +124,7 @@ class _Embedding(SideExchange):
         policy = self.policy(request.model)
         await self._enter(request, large=large)
         model = self._allowed_model(policy, request)
-        ledger, endpoint = self.ledger, policy.endpoints.embeddings
+        ledger, endpoint = self.ledger, endpoints_in(policy).embeddings
         ledger.tier = ledger.backend = endpoint.service or ENCODER
         ledger.model = model
         if endpoint.service is None:
@@ -153,7 +155,7 @@ class _Embedding(SideExchange):
         ledger.path = "direct" if missing else "cache-exact"
         vectors = [vector for vector in found if vector is not None]
         if endpoint.service is not None and (
-            price := self.steps.deployment.services[endpoint.service].prices.get(model)
+            price := services_in(self.steps.deployment)[endpoint.service].prices.get(model)
         ):
             stored = sum(vector.tokens for vector in vectors) - sum(vector.tokens for vector in made)
             ledger.list_usd = Price(input=price).of(Usage(stored, 0))
@@ -170,7 +172,7 @@ class _Embedding(SideExchange):
 
     def _allowed_model(self, policy: Policy, request: EmbeddingsRequest) -> str:
         """Return the model that embeds. Raises ApiError for none, and for one that is closed to the key."""
-        model, service = _model(self.steps, self._encoder, policy, request), policy.endpoints.embeddings.service
+        model, service = _model(self.steps, self._encoder, policy, request), endpoints_in(policy).embeddings.service
         self.check_model(policy, request.body, request.model, model)
         if service is not None:
             self.check_service(service)
@@ -187,7 +189,7 @@ class _Embedding(SideExchange):
         nothing: list[StoredVector | None] = [None] * len(keys)
         hop = self.trace.begin(names.CACHE_EXACT)
         try:
-            if not policy.endpoints.embeddings.ttl or not self.options.cache.read:
+            if not endpoints_in(policy).embeddings.ttl or not self.options.cache.read:
                 hop.attributes |= {names.CACHE_OUTCOME: "bypass", names.CACHE_REASON: "policy"}
                 return nothing
             stored = await self.steps.cache.vectors.read(keys)
@@ -254,7 +256,7 @@ class _Embedding(SideExchange):
             "model": model,
             "input": request.body["input"] if whole else inputs,
         }
-        fallback = policy.endpoints.embeddings.fallback
+        fallback = endpoints_in(policy).embeddings.fallback
         fallback = fallback if fallback is not None and self.may_call(fallback) else None
         errors: list[BackendError] = []
         for server in (service, fallback or service):
@@ -295,7 +297,7 @@ class _Embedding(SideExchange):
     ) -> list[StoredVector]:
         """Return the vectors of one service, by one call. Raises BackendError."""
         client = client_of(self.steps, self._route.clients, service)
-        price = self.steps.deployment.services[service].prices.get(model)
+        price = services_in(self.steps.deployment)[service].prices.get(model)
         if self.hold is not None:
             tokens_in = sum(_shares(inputs, None))
             usd = None if price is None else Price(input=price).of(Usage(tokens_in, 0))
@@ -411,11 +413,11 @@ def _check_for_encoder(encoder: PublicEncoder, request: EmbeddingsRequest) -> No
 
 def _model(steps: Steps, encoder: PublicEncoder, policy: Policy, request: EmbeddingsRequest) -> str:
     """Return the model that embeds: the surface's, or the one that the request names. Raises ApiError."""
-    endpoint = policy.endpoints.embeddings
+    endpoint = endpoints_in(policy).embeddings
     is_surface = steps.policies.current.resolve(request.model) is not None
     own = encoder.name if endpoint.service is None else endpoint.model
     if not is_surface and endpoint.service is not None:
-        return steps.deployment.services[endpoint.service].models.get(request.model, request.model)
+        return services_in(steps.deployment)[endpoint.service].models.get(request.model, request.model)
     if not is_surface and request.model != own:
         raise NotFound(
             f"There is no surface {request.model!r} here, and {policy.surface!r} embeds with {own}. Send a surface, "
@@ -435,14 +437,14 @@ def _model(steps: Steps, encoder: PublicEncoder, policy: Policy, request: Embedd
 
 def _settings(policy: Policy, model: str, request: EmbeddingsRequest) -> dict[str, Any]:
     """Return what makes a vector, beside its text. The own encoder's vectors are stored whole, and cut when sent."""
-    service = policy.endpoints.embeddings.service
+    service = endpoints_in(policy).embeddings.service
     more = {name: value for name, value in request.body.items() if name not in _NO_PART_OF_THE_VECTOR}
     return {"service": service, "model": model, "more": {} if service is None else more}
 
 
 def _cut(encoder: PublicEncoder, policy: Policy, request: EmbeddingsRequest) -> int | None:
     """Return the length to which vectors are cut here; None where they stay as they are."""
-    own = policy.endpoints.embeddings.service is None
+    own = endpoints_in(policy).embeddings.service is None
     return request.dimensions if own and request.dimensions != encoder.dimension else None
 
 
@@ -453,7 +455,7 @@ def _ignored(dimensions: int | None, vectors: Sequence[StoredVector]) -> tuple[s
 
 
 def _stored(vector: np.ndarray[Any, Any], tokens: int, now: float, policy: Policy) -> StoredVector:
-    return StoredVector(vector.tobytes(), tokens, now, now + policy.endpoints.embeddings.ttl)
+    return StoredVector(vector.tobytes(), tokens, now, now + endpoints_in(policy).embeddings.ttl)
 
 
 def _vectors_of(raw: bytes, count: int) -> tuple[list[np.ndarray[Any, Any]], int | None]:

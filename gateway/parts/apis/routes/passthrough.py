@@ -22,6 +22,8 @@ from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.off_loop import off_loop
+from gateway.parts.apis.config import services_in
+from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.routes.service_units import Units
 from gateway.parts.apis.routes.services import client_of, hop_of
 from gateway.parts.apis.side_exchange import SideExchange
@@ -32,8 +34,8 @@ from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.config.schema import ServiceConfig
     from gateway.parts.apis.clients import Clients
+    from gateway.parts.apis.config import ServiceConfig
     from gateway.parts.apis.service import ServiceReply
     from gateway.request.reply import Header
     from gateway.steps import Steps
@@ -139,7 +141,7 @@ class _PassedRequest(SideExchange):
         await self.let_in()
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         self.check_service(service)
-        config = self.steps.deployment.services[service]
+        config = services_in(self.steps.deployment)[service]
         client = client_of(self.steps, self._clients, service)
         self.ledger.tier = self.ledger.backend = service
         headers = self._headers(config)
@@ -206,7 +208,7 @@ class _PassedRequest(SideExchange):
 
     def _service(self, policy: Policy) -> str:
         """Return the service for this endpoint. Raises NotFound or Forbidden."""
-        service: str | None = getattr(policy.endpoints, self.endpoint)
+        service: str | None = getattr(endpoints_in(policy), self.endpoint)
         if service is None:
             raise NotFound(
                 f"Surface {policy.surface!r} has no {self.endpoint} endpoint: set endpoints.{self.endpoint} in its "
@@ -221,7 +223,7 @@ class _PassedRequest(SideExchange):
 
         What is not a POST to the very path that is listed may show, or change, what others have made at the account.
         """
-        listed = policy.endpoints.other_path(path)
+        listed = endpoints_in(policy).other_path(path)
         if listed is None:
             raise NotFound(
                 f"Surface {policy.surface!r} does not pass {path} on: list it under endpoints.other in its policy, "
@@ -229,7 +231,7 @@ class _PassedRequest(SideExchange):
             )
         self.endpoint = listed.removeprefix("/v1/")
         self.ledger.surface = f"{policy.surface}/{self.endpoint}"
-        service = policy.endpoints.other[listed]
+        service = endpoints_in(policy).other[listed]
         if self.scope["method"] != "POST" or path != listed:
             self._check_shared(service)
         return service
@@ -237,7 +239,7 @@ class _PassedRequest(SideExchange):
     def _check_shared(self, service: str) -> None:
         """Raise Forbidden where tenants, or teams of one, would see each other's at the service's one account."""
         deployment, owner = self.steps.deployment, self.caller.owner
-        if owner not in deployment.unshared and not deployment.services[service].share_files:
+        if owner not in deployment.unshared and not services_in(deployment)[service].share_files:
             raise Forbidden(
                 f"All tenants and teams would share the {self.endpoint} at the service {service!r}. "
                 f"services.{service}.share_files in the config allows that.",
@@ -295,7 +297,7 @@ class _PassedRequest(SideExchange):
 
     def _may_name_model(self, policy: Policy) -> bool:
         """Return whether the model that answers a request is the one in its body, and in nothing else of it."""
-        listed = self.endpoint in _NAME_MODEL or self.scope["path"] in policy.endpoints.other
+        listed = self.endpoint in _NAME_MODEL or self.scope["path"] in endpoints_in(policy).other
         return listed and self.scope["method"] == "POST" and b"model" not in self.scope["query_string"]
 
     async def _parts(self, limit: int) -> AsyncIterator[bytes]:

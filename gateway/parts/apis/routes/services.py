@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import UpstreamFailed
+from gateway.parts.apis.config import services_in
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ def client_of(steps: Steps, clients: Clients, service: str) -> ServiceClient:
     """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
     client = clients.services.get(service)
     if client is None:
-        reason = steps.deployment.services[service].unconfigured_reason
+        reason = services_in(steps.deployment)[service].unconfigured_reason
         raise UpstreamFailed(
             f"The service {service!r} is not configured: {reason}.", code="upstream_unreachable", headers=_NO_RETRY
         )

@@ -9,6 +9,9 @@ from typing import Annotated, Final
 from pydantic import Field, WithJsonSchema, field_validator
 
 from policies.errors import Edit, Finding, KeyPath
+from policies.misfits import no_such
+from policies.model import Fits, Policy, Rules
+from policies.sections import PolicySections
 from policies.validation import Seconds, Section, raise_findings
 
 ServiceName = Annotated[str, Field(min_length=1)]
@@ -97,3 +100,31 @@ class Endpoints(Section):
                 yield ("endpoints", name), service
         for path, service in self.other.items():
             yield ("endpoints", "other", path), service
+
+
+class EndpointSections(PolicySections):
+    """The section of policies that this part reads."""
+
+    endpoints: Endpoints = Endpoints()
+
+    @classmethod
+    def misfits(cls, policy: Policy, fits: Fits) -> Iterator[Finding]:
+        """Yield services that the deployment does not have."""
+        services = fits.named.get("services", ())
+        for at, name in endpoints_in(policy).services():
+            if name not in services:
+                mend = "" if services else f"write services: {{{name}: {{base_url: ...}}}} in the config"
+                yield no_such("service", name, services, at, at, mend)
+
+    @classmethod
+    def scopes(cls, policy: Rules) -> int:
+        """Return 1 where a service embeds, whose vectors are stored, else 0."""
+        return int(endpoints_in(policy).embeddings.service is not None)
+
+
+def endpoints_in(policy: Rules) -> Endpoints:
+    """Return who answers what is not a chat."""
+    return policy.of(EndpointSections).endpoints
+
+
+SECTIONS: Final = EndpointSections
