@@ -55,7 +55,7 @@ from gateway.chat.normalised import AnswerFailed, normalise
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.client_paths import client_path
-from gateway.dialects.native import Dialect, native_body
+from gateway.dialects.native import native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.off_loop import off_loop
 
@@ -219,7 +219,7 @@ class HttpBackend(ABC):
     chat completions call fields that the API of this `dialect` names otherwise.
     """
 
-    dialect: Dialect = "chat"
+    dialect: str = "chat"
 
     def __init__(
         self,

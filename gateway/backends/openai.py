@@ -114,7 +114,7 @@ class OpenAIBackend(HttpBackend):
         reader = self._reader
         custom: frozenset[str] = frozenset()
         tools = payload.get("tools")
-        if not self._custom_tools and (native.dialect == "responses" if native else tools and has_custom(tools)):
+        if not self._custom_tools and (native is not None or (tools and has_custom(tools))):
             functions, custom = as_functions(payload)
             payload.update(functions)
             reader = _ChatReader(self._model, self._maker, custom=custom)

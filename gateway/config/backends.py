@@ -38,7 +38,6 @@ from gateway.config.notations import (
     Words,
 )
 from gateway.config.prices import Price
-from gateway.dialects.native import Dialect
 from gateway.dialects.reasoning import Maker, maker_of
 from gateway.parts.standard import absent, kinds_of_backends, missing_for, module_of_kind, part_of_kind, provider
 from policies.errors import Finding
@@ -275,8 +274,8 @@ class BackendConfig(Keyed, SetFields):
     head: InstanceOf[ScoringHead] | None = None
     """The confidence head that `confidence_head` names, read by the loader."""
 
-    dialect: ClassVar[Dialect] = "chat"
-    """Dialect of the bodies that it is sent."""
+    dialect: ClassVar[str] = "chat"
+    """Dialect of the bodies that it is sent, as `gateway.dialects.native.Native` names it."""
     has_not: ClassVar[frozenset[str]] = frozenset({"hosted_tools"})
     """Capabilities that it cannot have: requests to it have no way to ask for them."""
     own_names: ClassVar[Mapping[str, str]] = {}

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from cache.planning.plan import counted
 from gateway.dialects.system_text import without_billing_line
@@ -22,8 +22,6 @@ from policies.value_type import value_type
 
 NATIVE: Final = "x_tierline_native"
 """Key of an answer's own form in a message and a delta."""
-Dialect = Literal["chat", "responses", "messages"]
-"""OpenAI's chat completions, OpenAI's responses, Anthropic's messages."""
 _NOT_OPTIONS: Final = frozenset({"messages", "input", "model", "client_metadata"})
 """Fields of a body that are its conversation, are the surface, or say who asks."""
 _OF_THIS_ITEM: Final = frozenset({"id", "status"})
@@ -38,7 +36,8 @@ def _same_path(_: Native, path: str) -> str:
 class Native:
     """The own form of a request whose client does not speak chat completions."""
 
-    dialect: Dialect
+    dialect: str
+    """Its name, which a kind of backend has too that speaks it; `chat`, of chat completions, is none."""
     body: Mapping[str, Any]
     """The client's body, less what the gateway sets itself."""
     lost: Mapping[str, Any]
@@ -57,6 +56,8 @@ class Native:
     """Returns the path in `body` of a field of the translation, see `gateway.dialects.client_paths`."""
     given: frozenset[str] = frozenset()
     """Fields that the body gives and its translation does not, as chat completions name them."""
+    turns: str = "input"
+    """Key of `body` that holds the conversation."""
     front: Any = None
     """What `paths` holds for a system message that is put in front of the others."""
 
@@ -73,20 +74,18 @@ class Native:
 
     def conversation(self) -> Any:
         """Return the conversation as it would be sent, less the ids that differ each time it is had."""
-        if self.dialect == "messages":
-            return self.body.get("messages")
-        items = self.body.get("input", ())  # a stored prompt needs none
+        items = self.body.get(self.turns, ())  # a stored prompt needs none
         return [
             {name: value for name, value in item.items() if name not in _OF_THIS_ITEM} if type(item) is dict else item
             for item in items
         ]
 
 
-def native_body(native: Native | None, dialect: Dialect) -> Mapping[str, Any] | None:
+def native_body(native: Native | None, dialect: str) -> Mapping[str, Any] | None:
     """Return the client's own body if the client speaks this dialect, else None."""
     return native.body if native is not None and native.dialect == dialect else None
 
 
-def lost_fields(native: Native | None, dialect: Dialect) -> tuple[str, ...]:
+def lost_fields(native: Native | None, dialect: str) -> tuple[str, ...]:
     """Return the paths of the client's fields that a backend of this dialect does not get by way of the translation."""
     return tuple(native.lost) if native is not None and native.dialect != dialect else ()

@@ -203,6 +203,7 @@ def chat_body(
         forms,
         messages_path,
         given=_reasoning_in(body),
+        turns="messages",
         front=-1,
     )
     return chat, native

@@ -64,5 +64,4 @@ def _native(native: Native, *, added: bool) -> Native:
             body["tool_choice"] = "none"
     if not added:
         return replace(native, body=body)
-    origin: Any = -1 if native.dialect == "messages" else ("instructions", "")
-    return replace(native, body=body, paths=[origin, *native.paths], messages=native.messages + 1)
+    return replace(native, body=body, paths=[native.front, *native.paths], messages=native.messages + 1)

@@ -67,7 +67,7 @@ def with_summary(request: RequestContext, span: range, text: str) -> RequestCont
     messages, native = request.body["messages"], request.native
     made = [*messages[: span.start], *instead, *messages[span.stop :]]
     if native is not None:
-        name = "messages" if native.dialect == "messages" else "input"
+        name = native.turns
         before, first, end = (_origin(native.paths, place) for place in (span.start - 1, span.start, span.stop))
         if before is None or end is None or first != before + 1 or _origin(native.paths, span.stop - 1) == end:
             return None
@@ -107,7 +107,7 @@ def _by_call(messages: list[Mapping[str, Any]], shorter: ShorterInput) -> _Texts
 
 
 def _in_own_form(native: Native, texts: _Texts) -> Native:
-    name = "messages" if native.dialect == "messages" else "input"
+    name = native.turns
     given = native.body.get(name)
     if not isinstance(given, list):
         return native

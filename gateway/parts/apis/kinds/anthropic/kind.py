@@ -11,7 +11,6 @@ from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheFacts
 from gateway.config.backends import BackendConfig
 from gateway.dialects.claude import claude_caches_from
 from gateway.dialects.messages.models import facts_of_model
-from gateway.dialects.native import Dialect
 from gateway.parts.apis.kinds.anthropic.set_fields import message_with_fields
 from policies.errors import Finding
 from policies.validation import raise_findings
@@ -31,7 +30,7 @@ _ON_PLATFORM: Final = {
 class AnthropicConfig(BackendConfig):
     """A backend that speaks Anthropic's Messages API. Its URL may leave `/v1` out."""
 
-    dialect: ClassVar[Dialect] = "messages"
+    dialect: ClassVar[str] = "messages"
     has_not: ClassVar[frozenset[str]] = frozenset({"audio", "n", "background", "store", "prompt_cache_key"})
     # The field of chat completions for searches cannot be translated, and what its own clients send is a tool.
     own_names: ClassVar[Mapping[str, str]] = {

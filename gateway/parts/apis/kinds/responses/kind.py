@@ -7,7 +7,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from gateway.config.backends import ANTHROPICS, BackendConfig
-from gateway.dialects.native import Dialect
 from gateway.parts.apis.kinds.responses.set_fields import response_with_fields
 from policies.errors import Finding
 
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 class ResponsesBackendConfig(BackendConfig):
     """A backend that speaks OpenAI's Responses API."""
 
-    dialect: ClassVar[Dialect] = "responses"
+    dialect: ClassVar[str] = "responses"
     has_not: ClassVar[frozenset[str]] = frozenset({"audio", "n", "background"})
     own_names: ClassVar[Mapping[str, str]] = {"hosted_tools": "responses_hosted_tools"}
 
