@@ -13,8 +13,9 @@ from gateway.chat.usage import Usage
 from gateway.cli.main import main
 from gateway.config.backends import BackendConfig
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import HostedModel, facts_from_price_map, prior_of, retirement, shipped_facts
+from gateway.config.model_facts import HostedModel, prior_of, retirement, shipped_facts
 from gateway.config.prices import Price
+from gateway.parts.access.price_map import facts_from_price_map
 from policies.errors import ConfigError
 
 HOSTED = "https://api.openai.com/v1"

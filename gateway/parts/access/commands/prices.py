@@ -24,15 +24,14 @@ from gateway.config.model_facts import (
     FactsFile,
     HostedModel,
     KnownModels,
-    facts_from_price_map,
     read_facts,
     shipped_facts,
-    unread_rates,
 )
 from gateway.config.providers import known_providers
 from gateway.config.schema import Deployment
 from gateway.exit_codes import Exit
 from gateway.parts.access.commands import _price_diff
+from gateway.parts.access.price_map import facts_from_price_map, unread_rates
 
 _OLD_DAYS: Final = 90
 _WIDTH: Final = 80
