@@ -27,7 +27,6 @@ import numpy as np
 from cache.semantic.label_errors import LabelErrors
 from gateway.cli.flags import add_json_flag, add_state_flag, whole
 from gateway.encoders import load_embedder
-from gateway.measures.curves import Floats
 from gateway.parts.encoders.cross_encoder import (
     LABEL_ERRORS,
     OTHER_ANSWER,
@@ -36,6 +35,7 @@ from gateway.parts.encoders.cross_encoder import (
     SURELY_OTHER,
     CrossEncoder,
 )
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.parts.hit_audits.statements import conflict, differ_in_one_place

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from cache.semantic.decision import Blend, same_words
 from gateway.cli.flags import add_json_flag, add_state_flag
 from gateway.encoders import load_embedder
-from gateway.measures.curves import Floats, auroc
 from gateway.parts.encoders.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
+from gateway.parts.fit.curves import Floats, auroc
 from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
 from gateway.report import NONE, Report, table

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from cache.text.languages import ENGLISH, language_of
-from gateway.measures.curves import Flags, Floats
 from gateway.parts.encoders.cross_encoder import LANGUAGE_OFFSETS, READ_LANGUAGES, READ_SCRIPTS, SHEET
+from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.logistic import fit_logistic

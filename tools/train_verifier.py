@@ -28,7 +28,7 @@ from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
 from gateway.encoders import load_embedder
-from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.libraries import one_thread, require

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from cache.planning.volatile import ARTEFACT, FACT, TOKEN, facts_of, pairs_of, sentences_of, token
 from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
-from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact
 from gateway.progress import OnProgress

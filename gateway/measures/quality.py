@@ -21,10 +21,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats, Ints
 from gateway.measures.intervals import wilson
 from policies.quantities import percent, points
 
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Feedbacks = Mapping[tuple[str, str], float]
 """Scores by (tenant, request id), 0..1."""
 Word = Literal["people", "judge"]

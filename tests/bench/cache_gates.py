@@ -17,7 +17,7 @@ from rich.table import Table
 from cache.planning.eligibility import every_reason
 from cache.text.guards import Where, every_refusal
 from cache.text.normalized_question import gist
-from gateway.measures.curves import Flags
+from gateway.parts.fit.curves import Flags
 from gateway.report import table
 
 NOT_PARSED = "veto: wording: empty"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.decision import settled, shortlist
-from gateway.measures.curves import Flags
+from gateway.parts.fit.curves import Flags
 from gateway.parts.hit_audits.control import RiskControl
 from gateway.parts.hit_audits.observations import Batch, Label
 from gateway.progress import OnProgress

@@ -25,7 +25,7 @@ import orjson
 
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main as tierline
-from gateway.measures.curves import Blocks, Curve
+from gateway.parts.fit.curves import Blocks, Curve
 from gateway.parts.fit.figures import interval
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation

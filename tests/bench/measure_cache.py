@@ -35,8 +35,8 @@ from gateway.cli.flags import (
 from gateway.config.schema import Limits
 from gateway.encoders import load_embedder
 from gateway.errors import InvalidRequest
-from gateway.measures.curves import Flags, Floats
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.hit_audits.control import RiskControl, calibrated

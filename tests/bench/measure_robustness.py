@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, options_of, whole
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError, read_pairs, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.evaluation.prompts import interval_json, percents

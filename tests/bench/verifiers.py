@@ -20,9 +20,9 @@ from typing import Any, Final
 import numpy as np
 
 from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, whole
-from gateway.measures.curves import Floats, calibration_error
 from gateway.parts.agents.agreement import ComparedAnswer, agreement_of
 from gateway.parts.agents.scorer import AnswerScorer
+from gateway.parts.fit.curves import Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, file_digest, read_rows, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.figures import Interval, interval

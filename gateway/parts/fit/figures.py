@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Blocks, Curve, Floats, calibration_errors, heights
+from gateway.parts.fit.curves import Blocks, Curve, Floats, calibration_errors, heights
 from gateway.parts.fit.datasets import Example
 from gateway.progress import OnProgress, silent
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Blocks, Curve, Floats, calibration_error
+from gateway.parts.fit.curves import Blocks, Curve, Floats, calibration_error
 from gateway.parts.fit.datasets import Example
 from gateway.parts.fit.figures import Method, Outcomes
 from gateway.parts.fit.folds import NEVER_HELD, Folds, numbers_of_names

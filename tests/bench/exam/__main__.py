@@ -15,7 +15,7 @@ from rich.table import Table
 
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
 from gateway.encoders import load_embedder
-from gateway.measures.curves import Flags
+from gateway.parts.fit.curves import Flags
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.measures.curves import Flags
 from gateway.parts.fit.calibration.cases import THRESHOLDS, Cases, known_starts
 from gateway.parts.fit.calibration.check import check
 from gateway.parts.fit.calibration.choose import (
@@ -21,6 +20,7 @@ from gateway.parts.fit.calibration.choose import (
     keeps,
     quality_of,
 )
+from gateway.parts.fit.curves import Flags
 
 DELTA = 0.1
 DRAWS = 200

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gateway.measures.curves import Floats
 from gateway.parts.fit.calibration.risk import Losses, best_level, labels_needed, proven
+from gateway.parts.fit.curves import Floats
 
 DRAWS = 2000
 Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]

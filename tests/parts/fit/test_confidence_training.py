@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gateway.cli.commands import CommandError
-from gateway.measures.curves import Floats, auroc, calibration_error
 from gateway.parts.fit.commands import fit_train
+from gateway.parts.fit.curves import Floats, auroc, calibration_error
 from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.metrics import apgr

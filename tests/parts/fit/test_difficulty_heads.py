@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import Example, LabelledAnswer
 from gateway.parts.fit.training.difficulty import Recipe, cross_validate
 from gateway.parts.fit.training.difficulty_heads import Heads, fit

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gateway.cli.main import main
-from gateway.measures.curves import calibration_error
+from gateway.parts.fit.curves import calibration_error
 from gateway.parts.fit.datasets import (
     DataError,
     Example,

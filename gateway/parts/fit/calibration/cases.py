@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.curves import Flags, Floats
 
 CostUnit = Literal["dollars", "large calls"]
 

@@ -22,9 +22,9 @@ from typing import Literal
 
 import numpy as np
 
-from gateway.measures.curves import Flags, Floats
 from gateway.parts.fit.calibration.cases import THRESHOLDS, Cases, CaseTable
 from gateway.parts.fit.calibration.risk import Claim, Losses, best_level, labels_needed, proven
+from gateway.parts.fit.curves import Flags, Floats
 
 TargetKind = Literal["quality", "error", "cost"]
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.measures.curves import Flags, Floats
+from gateway.parts.fit.curves import Flags, Floats
 
 # Share of the capital that one bet may lose; between 0.5 and 0.9 it hardly matters (cascade_mmlu, 200-1,200 rows).
 _MOST_AT_STAKE = 0.75

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 import numpy as np
 
-from gateway.measures.curves import Flags
+from gateway.parts.fit.curves import Flags
 from policies.expression import Expression, Values
 from policies.model import Policy
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from gateway.measures.curves import Flags, Floats
 from gateway.parts.fit.calibration.cases import Cases
 from gateway.parts.fit.calibration.start import StartRules
+from gateway.parts.fit.curves import Flags, Floats
 from policies.model import Policy, Traffic
 from routing.confidence.judge import Basis
 

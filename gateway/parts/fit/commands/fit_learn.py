@@ -286,7 +286,7 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 def _quality(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     """Print one quality figure for each tier, and how reliable the predictions of it are."""
     from gateway.measures.quality import agreement, paired_quality, surface_quality
-    from gateway.measures.reliability import head_claims, head_reliabilities
+    from gateway.parts.fit.reliability import head_claims, head_reliabilities
 
     heads = head_reliabilities(head_claims(labels.rows, labels.rated, labels.ladder))
     quality = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)

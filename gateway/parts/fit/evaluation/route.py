@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gateway.encoders import load_embedder
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError, Example, LabelledPrompts
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.evaluation.artefact import ServedArtefact

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Blocks, Curve, Floats, aurocs, calibration_errors
+from gateway.parts.fit.curves import Blocks, Curve, Floats, aurocs, calibration_errors
 from gateway.parts.fit.figures import Interval, interval, resamples
 from gateway.parts.fit.learning.labels import OwnLabels
 from gateway.parts.fit.training.ranking_left_out import FLOOR

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.folds import by_text
 from gateway.parts.fit.learning.labels import OwnLabels
 from gateway.parts.fit.libraries import one_thread

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.measures.curves import Floats, calibration_error
+from gateway.parts.fit.curves import Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer
 from gateway.parts.fit.figures import Interval, mean_share
 from gateway.parts.fit.learning.labels import began_last, unpacked

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from gateway.measures.curves import Floats, auroc, calibration_error
+from gateway.parts.fit.curves import Floats, auroc, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer
 from gateway.parts.fit.figures import Interval
 from gateway.parts.fit.folds import folds_of

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.measures.curves import Floats, auroc
 from gateway.parts.agents.scorer import BEGINNING, BEGINNING_WORDS, FEATURES, FORMAT, WHOLE, answer_features
+from gateway.parts.fit.curves import Floats, auroc
 from gateway.parts.fit.datasets import DataError, LabelledRow
 from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.logistic import fit_logistic

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import Example
 from gateway.parts.fit.libraries import one_thread
 from gateway.parts.fit.training.gain import (

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.kinds import JUDGED
 from gateway.parts.fit.training.kind_heads import NEVER, KindHeads, fit_kinds
 from gateway.parts.fit.training.logistic import fit_wide_logistic

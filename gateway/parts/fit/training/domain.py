@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.kinds import OPEN
 from gateway.parts.fit.training.table import TrainingTable
 from routing.difficulty.text_statistics import CountRange

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.training.table import EXAM, QUESTION, TrainingTable
 from routing.difficulty.text_statistics import ENOUGH, SHAPE, STYLE
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Blocks, Floats, auroc, aurocs
+from gateway.parts.fit.curves import Blocks, Floats, auroc, aurocs
 from gateway.parts.fit.figures import interval, resamples
 from gateway.parts.fit.training.scorers import FEW_LABELS, ScorerPart, scorers_of
 from routing.confidence.head import LogisticScorer

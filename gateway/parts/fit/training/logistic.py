@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from gateway.measures.curves import Blocks, Curve, Floats
+from gateway.parts.fit.curves import Blocks, Curve, Floats
 from gateway.parts.fit.datasets import DataError, Example
 from gateway.parts.fit.figures import Interval, interval, resamples
 from gateway.parts.fit.folds import Folds, by_group, by_text

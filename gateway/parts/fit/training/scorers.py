@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.training.logistic import fit_logistic
 from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer

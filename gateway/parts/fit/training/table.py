@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.curves import Floats
+from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import Example, without_choices
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.folds import numbers_of_names

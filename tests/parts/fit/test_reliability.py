@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.measures.curves import calibration_error
-from gateway.measures.reliability import FEWEST, head_claims, head_reliabilities, reliability
+from gateway.parts.fit.curves import calibration_error
+from gateway.parts.fit.reliability import FEWEST, head_claims, head_reliabilities, reliability
 
 
 def drawn(count: int, shift: float = 0.0) -> tuple[list[float], list[float]]:
