@@ -23,7 +23,7 @@ from gateway.telemetry import names
 from gateway.telemetry.goodput import is_beside, no_answer
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
 from policies.quantities import NANO, OF_STAGES
-from routing.load.budgets import SpendBudget
+from routing.load.limits import SpendBudget
 
 if TYPE_CHECKING:
     from gateway.config.policy_reload import Policies

@@ -77,7 +77,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from cache.text.foreign import read_by
+from cache.text.languages import read_by
 from gateway.caller import Everybody
 from gateway.parts.standard import provider, providers
 
@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
     from cache.store.delayed_writes import DelayedWrites
-    from cache.text.foreign import ForeignLanguages
+    from cache.text.languages import ForeignLanguages
     from gateway.caller import Caller
     from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.cascade.router import Router

@@ -1,4 +1,4 @@
-"""Read features off a request without a model, and estimate and bound its tokens without a tokenizer.
+"""Read features off a request without a model, estimate and bound its tokens, and lay a policy's limits over it.
 
 The features are the inputs of the difficulty classifier and of start rules.
 
@@ -26,9 +26,12 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import orjson
+
+if TYPE_CHECKING:
+    from policies.model import Output
 
 _SAMPLED: Final = 1 << 16
 _WORDS: Final = b"abcdefghijklmnopqrstuvwxyz "
@@ -370,3 +373,44 @@ def field_needing(capability: str, body: Mapping[str, Any]) -> str:
     if capability == "tools" and not body.get("tools"):
         return "functions"
     return _FIELD_OF.get(capability, "messages")
+
+
+_TOKEN_LIMITS: Final = ("max_completion_tokens", "max_tokens")
+"""Token limits of a request: OpenAI's API prefers the first; many other servers support only the second."""
+
+
+def effective_body(body: dict[str, Any], output: Output) -> tuple[Mapping[str, Any], bool]:
+    """Return the body to send, and whether its token limit is the client's own rather than the policy's."""
+    limited = not body.keys().isdisjoint(_TOKEN_LIMITS)
+    given = {key: body[key] for key in _TOKEN_LIMITS if body.get(key) is not None} if limited else {}
+    cap = output.max_tokens
+    # Backends differ in which of two limits they use, so both are capped; the smaller is taken as the client's.
+    own_limit = bool(given) and (cap is None or min(given.values()) <= cap)
+    changes: dict[str, Any] = {}
+    if cap is not None:
+        changes = {key: cap for key, limit in given.items() if limit > cap} if given else {_TOKEN_LIMITS[0]: cap}
+    if output.stop:
+        changes["stop"] = [*_listed(body.get("stop")), *output.stop]
+    return ({**body, **changes} if changes else body), own_limit
+
+
+def within(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """Return the body with its token limits lowered to `most`; the body itself if none is above it."""
+    lowered = {key: most for key in _TOKEN_LIMITS if (limit := body.get(key)) is not None and limit > most}
+    return {**body, **lowered} if lowered else body
+
+
+def limit_of(body: Mapping[str, Any]) -> int | None:
+    """Return the token limit of a body, the smaller of two; None if it has none."""
+    return min([limit for key in _TOKEN_LIMITS if (limit := body.get(key)) is not None], default=None)
+
+
+def limited(body: Mapping[str, Any], most: int) -> Mapping[str, Any]:
+    """Return the body with a token limit of at most `most`, added where it has none."""
+    return within(body, most) if limit_of(body) is not None else {**body, _TOKEN_LIMITS[0]: most}
+
+
+def _listed(stop: object) -> list[Any]:
+    if stop is None:
+        return []
+    return list(stop) if isinstance(stop, list) else [stop]

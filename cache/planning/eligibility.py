@@ -18,8 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.planning.volatile import is_volatile
-from cache.text.foreign import ForeignReading
-from cache.text.languages import readings_of
+from cache.text.languages import ForeignReading, readings_of
 from cache.text.reading import FAINT, LISTS
 from cache.text.thesaurus import groups_of, word_set
 

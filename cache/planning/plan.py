@@ -37,8 +37,7 @@ from cache.planning.volatile import volatile_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import last_of
-from cache.text.foreign import foreign_languages
-from cache.text.languages import language_of
+from cache.text.languages import foreign_languages, language_of
 from cache.text.typos import load_words
 
 if TYPE_CHECKING:

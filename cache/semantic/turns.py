@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Final
 
 from cache.planning.eligibility import why_not_in_context
 from cache.semantic.decision import Verdict, same_words, wording
-from cache.text.conversation import HASH, USER, Turn, turns_of
+from cache.text.conversation import HASH, USER, Turn, differing_sentences, turns_of
 from cache.text.guards import Pair
 from cache.text.languages import ENGLISH, language_of
 from cache.text.leftover_conflicts import DUTIES
 from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
 from cache.text.reading import FAINT, read
-from cache.text.sentences import differing_sentences
 from cache.text.typos import respelled
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import re
 from typing import Final
 
 from cache.text import question_conflicts
-from cache.text.foreign import ForeignReading
-from cache.text.languages import digits, languages_to_read, reading_in
+from cache.text.languages import ForeignReading, digits, languages_to_read, reading_in
 from cache.text.reading import read, script_of
 
 _DIGITS: Final = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*")

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.backends.base import LengthRefused
 from gateway.telemetry import names
-from routing.features import room_needed
-from routing.output_limits import limit_of, limited, within
+from routing.features import limit_of, limited, room_needed, within
 
 if TYPE_CHECKING:
     from gateway.backends.base import BackendRequest

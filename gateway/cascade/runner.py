@@ -23,7 +23,7 @@ from gateway.errors import ApiError
 from policies.value_type import value_type
 from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, Step, Wait
 from routing.decide import NoTierError, needs
-from routing.output_limits import limit_of
+from routing.features import limit_of
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Verdict

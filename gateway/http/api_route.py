@@ -21,7 +21,7 @@ from starlette.responses import Response
 from gateway.caller import Caller
 from gateway.errors import InvalidRequest
 from gateway.http.messages import read_body
-from gateway.request.body_room import ANYONE
+from gateway.request.load_shedding import ANYONE
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 from gateway.telemetry import names

@@ -15,13 +15,11 @@ from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
-from gateway.request.options import TIER_PREFIX, RequestOptions, read_options
-from gateway.request.session import session_of
+from gateway.request.options import TIER_PREFIX, RequestOptions, read_options, session_of
 from gateway.telemetry import names
 from policies.loader import AUTO
 from routing.decide import Clamp
-from routing.features import features_of
-from routing.output_limits import effective_body
+from routing.features import effective_body, features_of
 
 if TYPE_CHECKING:
     from gateway.caller import OpenModels, Rights

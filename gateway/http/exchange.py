@@ -29,9 +29,8 @@ from gateway.http.messages import (
 )
 from gateway.parts.standard import missing_for
 from gateway.request.context import Client, ClientGone
-from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options
+from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options, user_of
 from gateway.request.reply import QUIET_S, is_sign_of_life
-from gateway.request.session import user_of
 from gateway.seams import policies_part
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger

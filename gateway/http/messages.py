@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
-from gateway.request.body_room import ANYONE
 from gateway.request.context import ClientGone
-from gateway.request.load_shedding import SMALL_BODY, LoadShedder
+from gateway.request.load_shedding import ANYONE, SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
 from gateway.request.reply import Header, is_error_event
 from gateway.telemetry import names

@@ -8,6 +8,11 @@ progress is one that the machine gives no time: rejecting would not help, so the
 it gives up features in steps: answers are no longer kept for the cache, then connections are no longer kept alive, and
 last new requests are rejected, so that streams in progress can finish.
 
+The room for bodies (`BodyRoom`) is shared among those who send them. Counted is what has come, not what a head
+announces: a client that sends slowly holds only what it has sent. One sender may hold as many bytes as are left free,
+so one alone at most half of the room, two a third each, and a newcomer always finds room. A single body may be larger:
+whoever holds nothing else is limited by the room alone. Senders without a key are not told apart, and share all of it.
+
 In a container, the memory in use is the control group's working set divided by its limit, or a parent group's share if
 that is higher. Without a limit, it is this process's resident memory divided by that memory plus what the machine has
 left; memory used by other processes is no reason to reject requests.
@@ -24,8 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import Overloaded, retry_after
-from gateway.request.body_room import ANYONE, BodyClaim, BodyRoom
+from gateway.errors import LimitReached, Overloaded, retry_after
 
 if TYPE_CHECKING:
     from gateway.config.schema import Limits
@@ -49,6 +53,70 @@ SMALL_BODY: Final = 64 << 10
 _PART_FOR_BODIES: Final = 16
 _MEMORY_EVERY: Final = 20
 """Memory is measured at one in this many measurements of the loop's delay: once a second."""
+
+
+ANYONE: Final = ""
+"""The sender of requests without a key."""
+
+
+class BodyRoom:
+    """Count the bytes that one worker holds of requests. Not thread-safe: use it from one event loop."""
+
+    __slots__ = ("_by_sender", "held", "size")
+
+    def __init__(self, size: int) -> None:
+        """Allow `size` bytes in all."""
+        self.size = size
+        self.held = 0
+        self._by_sender: dict[str, int] = {}
+
+    def check(self, sender: str, more: int, own: int = 0) -> None:
+        """Raise Overloaded if `more` bytes do not fit, and LimitReached if they are more than the sender may hold.
+
+        `own` is what is held already of the same body or connection.
+        """
+        free = self.size - self.held - more
+        # Closing the connection is the only way not to read the body.
+        headers = (*retry_after(1), (b"connection", b"close"))
+        if free < 0:
+            message = "This gateway holds as many bytes of request bodies as it may (limits.bodies)."
+            raise Overloaded(message, headers=headers)
+        others = self._by_sender.get(sender, 0) - own
+        if sender and others and others + own + more > free:
+            message = "This key's requests hold as many bytes as they may while others need room (limits.bodies)."
+            raise LimitReached(message, headers=headers)
+
+    def add(self, sender: str, more: int) -> None:
+        """Count bytes of a sender, fewer if negative, without a check."""
+        self.held += more
+        left = self._by_sender.get(sender, 0) + more
+        if left:
+            self._by_sender[sender] = left
+        else:
+            self._by_sender.pop(sender, None)
+
+
+class BodyClaim:
+    """The bytes that one body or one connection holds in the room. Release it once."""
+
+    __slots__ = ("_room", "sender", "size")
+
+    def __init__(self, room: BodyRoom, sender: str) -> None:
+        self._room = room
+        self.sender = sender
+        self.size = 0
+
+    def resize(self, size: int) -> None:
+        """Hold `size` bytes from now on; to hold fewer never fails. Raises Overloaded and LimitReached."""
+        if size > self.size:
+            self._room.check(self.sender, size - self.size, self.size)
+        if size != self.size:
+            self._room.add(self.sender, size - self.size)
+            self.size = size
+
+    def release(self) -> None:
+        """Give back the bytes that it holds."""
+        self.resize(0)
 
 
 class LoadShedder:

@@ -1,4 +1,4 @@
-"""Read the headers of a request, and the options that it sets in them: surface, tiers, deadlines, cache.
+"""Read the headers of a request, the options that it sets in them, and to which session it belongs.
 
 REQUEST_HEADERS is the one list of them: `known_headers` selects by it, so no other header can be read, and the OpenAPI
 document is made of it. The policy clamps the options.
@@ -6,15 +6,98 @@ document is made of it. The policy clamps the options.
 
 from __future__ import annotations
 
+import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
+import orjson
+
+from cache.entry import NO_DEMANDS, Demands
 from cache.scopes import tags
 from gateway.errors import InvalidRequest
-from gateway.request.cache_control import NO_CONTROL, CacheControl, read_cache_control
+
+_OWN_HEADER: Final = "x-tierline-cache"
+_FLAGS: Final = frozenset({"no-cache", "no-store", "only-if-cached"})
+_SECONDS: Final = frozenset({"max-age", "min-fresh"})
+_SIMILARITY: Final = "min-similarity"
+_DIGITS: Final = re.compile(r"\d{1,10}")
+_SHARE: Final = re.compile(r"0(?:\.\d{1,9})?|1(?:\.0{1,9})?|\.\d{1,9}")
+_MEANING: Final = (
+    "no-cache, no-store, only-if-cached, max-age=SECONDS, min-fresh=SECONDS "
+    "and min-similarity=0..1, with commas between them"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheControl:
+    """Directives of `Cache-Control` and `x-tierline-cache`: `read` lets stored answers be looked up, `write` be stored.
+
+    no-cache            do not look up stored answers; the new answer may be stored
+    no-store            neither look up nor store
+    only-if-cached      answer from the cache or with 504; call no model
+    max-age=SECONDS     accept no stored answer older than this
+    min-fresh=SECONDS   accept no stored answer that expires sooner than this
+    min-similarity=X    (x-tierline-cache only) accept no answer to a less similar question, 0 to 1; the policy's own
+                        limit applies too
+
+    Both headers apply, with the stricter value of each. In the standard one, unknown and invalid directives are
+    ignored, as RFC 9111 (5.2) requires: proxies and libraries may set it without the caller's knowledge. In
+    `x-tierline-cache` they are an error.
+    """
+
+    read: bool = True
+    write: bool = True
+    only_if_cached: bool = False
+    demands: Demands = NO_DEMANDS
+
+
+NO_CONTROL: Final = CacheControl()
+
+
+def read_cache_control(standard: bytes | None, own: bytes | None) -> CacheControl:
+    """Return the directives of both headers combined. Raises InvalidRequest for an invalid `x-tierline-cache`."""
+    directives = [(name, value) for name, value in _directives(standard) if _is_valid(name, value)]
+    directives = [(name, value) for name, value in directives if name != _SIMILARITY]
+    for name, value in _directives(own):
+        if not _is_valid(name, value):
+            raise InvalidRequest(f"{_OWN_HEADER} takes {_MEANING}.", code="unsupported_value", param=_OWN_HEADER)
+        directives.append((name, value))
+    if not directives:
+        return NO_CONTROL
+    flags = {name for name, _ in directives}
+    ages = [float(value) for name, value in directives if name == "max-age"]
+    fresh = [float(value) for name, value in directives if name == "min-fresh"]
+    similar = [float(value) for name, value in directives if name == _SIMILARITY]
+    demanded = ages or fresh or similar
+    return CacheControl(
+        read=flags.isdisjoint(("no-cache", "no-store")),
+        write="no-store" not in flags,
+        only_if_cached="only-if-cached" in flags,
+        demands=Demands(min(ages, default=None), max(fresh, default=0.0), max(similar, default=0.0))
+        if demanded
+        else NO_DEMANDS,
+    )
+
+
+def _directives(header: bytes | None) -> Iterator[tuple[str, str]]:
+    """Yield each directive in lower case with its value, '' if it has none; quotes around a value are removed."""
+    for part in (header or b"").decode("latin-1").lower().split(","):
+        name, _, value = part.partition("=")
+        if name.strip():
+            yield name.strip(), value.strip().strip('"')
+
+
+def _is_valid(name: str, value: str) -> bool:
+    if name in _FLAGS:
+        return not value
+    if name in _SECONDS:
+        return _DIGITS.fullmatch(value) is not None
+    return name == _SIMILARITY and _SHARE.fullmatch(value) is not None
+
 
 TIER_PREFIX: Final = "tier:"
 TRY: Final = b"x-tierline-try"
@@ -165,3 +248,116 @@ def _number(value: bytes, least: float = 0) -> float | None:
     except ValueError:
         return None
     return number if least <= number < _MOST else None
+
+
+_SESSION: Final = (b"x-tierline-session", b"x-claude-code-session-id", b"session-id", b"thread-id")
+_THREAD: Final = (b"thread-id", b"x-claude-code-agent-id")
+_HEADERS: Final = frozenset((*_SESSION, *_THREAD))
+_OF_USER: Final = ("safety_identifier", "user")
+_IN_USER: Final = "_session_"
+"""What stands before the session in the older form of the user that Claude Code names."""
+_MOST_CHARS: Final = 2000
+"""Characters of each text that are read, so that a long prompt costs no more time than a short one."""
+_MOST_OF_SYSTEM: Final = 500
+"""Characters of the system text by which threads of a session are told apart: later ones may change, as a date does."""
+
+
+class Session(NamedTuple):
+    """What a request belongs to, by what its client says, else by how it begins. Both names are 16 hex digits.
+
+    A session (`name`) is what a person or an agent has, sub-agents included: its caps count them together, and it stays
+    with one policy of a rollout. A conversation is one thread of it, whose prompt a backend keeps warm. Clients name a
+    session in a header or in `prompt_cache_key` (`told`); then both names stay after the client has shortened its
+    history. A thread's id, where there is one, tells conversations of a session apart, else the beginning of the system
+    text does: sub-agents have their own. Without any id, both are named by the tenant, the user and the messages up to
+    the user's first: two conversations that begin with the same words share that name, and so do those of several users
+    whose client names none.
+
+    Names are hashes with the tenant, so they are the same in every worker, no tenant's can be another's, and no id of a
+    client is stored.
+    """
+
+    name: str
+    conversation: str
+    told: bool
+
+
+def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, Any]) -> Session:
+    """Return the session and the conversation of a request: its headers are `known_headers`, its body is checked."""
+    named = thread = b""
+    if not headers.keys().isdisjoint(_HEADERS):
+        named, thread = _first(headers, _SESSION), _first(headers, _THREAD)
+    if not named and (key := body.get("prompt_cache_key")):
+        named = str(key).encode("utf-8", "surrogatepass")
+    if not named:
+        name = _hashed(tenant.encode(), _beginning_of(body).encode("utf-8", "surrogatepass"))
+        return Session(name, name, False)
+    own = (thread,) if thread else (b"", _system_text(body["messages"]).encode("utf-8", "surrogatepass"))
+    return Session(_hashed(tenant.encode(), named), _hashed(tenant.encode(), named, *own), True)
+
+
+def user_of(tenant: str, body: Mapping[str, Any]) -> str:
+    """Return the name of the end user whom a request names, in its client's own words; empty if it names none.
+
+    A hash with the tenant, so that no id of a client is stored. Claude Code's id has the session in it, which is left
+    out: a person has many.
+    """
+    user = body.get("safety_identifier") or body.get("user")
+    if not user and type(metadata := body.get("metadata")) is dict:
+        user = metadata.get("user_id")
+    if not isinstance(user, str) or not user:
+        return ""
+    if user.startswith("{"):
+        user = _without_session(user)
+    elif _IN_USER in user:
+        user = user.partition(_IN_USER)[0]
+    return _hashed(tenant.encode(), user.encode("utf-8", "surrogatepass"))
+
+
+def _without_session(user: str) -> str:
+    try:
+        value = orjson.loads(user)
+    except ValueError:
+        return user
+    if not isinstance(value, dict):
+        return user
+    return orjson.dumps({name: value[name] for name in sorted(value) if name != "session_id"}).decode()
+
+
+def _first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> bytes:
+    return next((value for name in names if (value := headers.get(name, b"").strip())), b"")
+
+
+def _beginning_of(body: Mapping[str, Any]) -> str:
+    """Return who asks, and the texts up to the first of the user: the same in every turn of a conversation."""
+    told = [str(body.get(name) or "") for name in _OF_USER]
+    metadata = body.get("metadata")
+    told.append(str(metadata.get("user_id") or "") if type(metadata) is dict else "")
+    for message in body["messages"]:
+        told += _texts(message)
+        if message.get("role") == "user":
+            break
+    return "\0".join(told)
+
+
+def _system_text(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the beginning of the system text."""
+    told: list[str] = []
+    for message in messages:
+        if message.get("role") not in ("system", "developer"):
+            break
+        told += _texts(message)
+    return "".join(told)[:_MOST_OF_SYSTEM]
+
+
+def _texts(message: Mapping[str, Any]) -> list[str]:
+    content = message.get("content")
+    if type(content) is str:
+        return [content[:_MOST_CHARS]]
+    if type(content) is list:
+        return [str(part["text"])[:_MOST_CHARS] for part in content if type(part) is dict and "text" in part]
+    return []
+
+
+def _hashed(*parts: bytes) -> str:
+    return blake2b(b"\0".join(parts), digest_size=8).hexdigest()

@@ -179,7 +179,7 @@ class Ledger:
     dropped: tuple[str, ...] = ()
     """Paths of the client's fields that the answering backend was not sent: `x-tierline-dropped`."""
     conversation: str = ""
-    """Name that the turns of a chat share (`gateway.request.session`); empty for what is not a chat."""
+    """Name that the turns of a chat share (`gateway.request.options`); empty for what is not a chat."""
     session: str = ""
     """Name that the chats of a session share, sub-agents' included; that of the conversation if no id is told."""
     refused: bool = False

@@ -27,8 +27,8 @@ from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
 from gateway.tiers.forecasts import Forecasts, queued
 from gateway.tiers.lengths import ModelLengths
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
-from routing.load.budgets import RetryBudget
 from routing.load.latency import Forecast, LatencyModel
+from routing.load.limits import RetryBudget
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity

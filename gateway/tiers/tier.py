@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from gateway.backends.base import Saturated
 from gateway.backends.refusals import RefusedKinds
 from routing.decide import TierHealth
-from routing.load.budgets import RetryBudget
+from routing.load.limits import RetryBudget
 from routing.load.selection import Candidate, PowerOfTwo, Selection, Sticky, Weighted
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.quotas.charge_journal import ChargeJournal
 from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.quotas.terms import NO_TERMS, Terms
-from gateway.request.session import user_of
+from gateway.request.options import user_of
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace

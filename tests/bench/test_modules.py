@@ -26,7 +26,7 @@ def test_a_module_belongs_to_its_folder_or_to_what_is_listed() -> None:
         "gateway.parts.standard.PARTS": "",
         "gateway.parts": "",
         "gateway.quotas.exchange": "access",  # a file of Lua
-        "gateway.request.session.Session": "agents",
+        "gateway.request.options.Session": "agents",
         "gateway.request.session_lists": "",
         "gateway.pipeline": "",
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from policies.model import Output
-from routing.output_limits import effective_body
+from routing.features import effective_body
 
 
 @pytest.mark.parametrize(

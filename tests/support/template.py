@@ -205,7 +205,7 @@ def _read_what_is_shipped() -> None:
     Those are the validators of the config and the policies, tokenizers, lexicons, lists of words and the version.
     """
     from cache.semantic.verifier import Verifier, shipped_verifier
-    from cache.text.foreign import foreign_languages
+    from cache.text.languages import foreign_languages
     from cache.text.typos import load_words
     from gateway.config.launch import Launch
     from gateway.version import version

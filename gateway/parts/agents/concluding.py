@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.request.cache_control import CacheControl
+from gateway.request.options import CacheControl
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native

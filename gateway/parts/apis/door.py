@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import ApiError, LimitReached, Overloaded, Unauthorized, retry_after
-from gateway.request.body_room import BodyClaim
+from gateway.request.load_shedding import BodyClaim
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace

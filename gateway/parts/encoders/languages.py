@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.text.foreign import Language
+from cache.text.languages import Language
 from gateway.parts.encoders.lexicon import Lexicon, lexicons
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "languages.json"

@@ -28,8 +28,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from cache.text.foreign import ForeignReading
-from cache.text.languages import digits
+from cache.text.languages import ForeignReading, digits
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
 _KINDS: Final = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
-    from cache.text.foreign import ForeignLanguages
+    from cache.text.languages import ForeignLanguages
     from routing.embedding.embedder import PublicEncoder
 
 __all__ = ["foreign_languages", "load_minilm", "load_pair_scorer"]

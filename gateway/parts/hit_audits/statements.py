@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.label_errors import LabelErrors
+from cache.text.conversation import END
 from cache.text.guards import Pair
 from cache.text.languages import language
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
-from cache.text.sentences import END
 
 Embed = Callable[[Sequence[str]], NDArray[np.float32]]
 Verdict = Literal["same", "different", "unknown"]

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 from gateway.errors import LimitReached, Overloaded
-from gateway.request.body_room import ANYONE, BodyClaim, BodyRoom
-from gateway.request.load_shedding import LoadShedder
+from gateway.request.load_shedding import ANYONE, BodyClaim, BodyRoom, LoadShedder
 
 
 def claimed(room: BodyRoom, sender: str, size: int) -> BodyClaim:

@@ -4,8 +4,7 @@ import pytest
 
 from cache.entry import NO_DEMANDS, Demands
 from gateway.errors import InvalidRequest
-from gateway.request.cache_control import CacheControl, read_cache_control
-from gateway.request.options import known_headers, read_options
+from gateway.request.options import CacheControl, known_headers, read_cache_control, read_options
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.request.context import Client
-from gateway.request.session import Session, session_of, user_of
+from gateway.request.options import Session, session_of, user_of
 from tests.support.context import streamed_request
 
 SYSTEM = {"role": "system", "content": "Be brief."}

@@ -6,8 +6,7 @@ import pytest
 
 from cache.planning.plan import Planner
 from cache.text import languages as module
-from cache.text.foreign import Language
-from cache.text.languages import language, language_of, languages_to_read
+from cache.text.languages import Language, language, language_of, languages_to_read
 from gateway.parts.encoders import languages
 
 LISTED = frozenset(["en", "zh", "ja", "ko", "ar", "th", "ru", "tr", "de", "fr", "es", "it", "pt", "nl", "pl"])

@@ -15,7 +15,7 @@ from gateway.config.policy_reload import PolicyReloader
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL, assign
 from gateway.parts.rollout.policy import Sticky
 from gateway.parts.rollout.registry.follower import PolicyFollower
-from gateway.request.session import session_of
+from gateway.request.options import session_of
 from policies.loader import PolicySet, PolicySource, RollingPolicy, read_policy
 from policies.model import Policy
 from tests.support.app import in_process

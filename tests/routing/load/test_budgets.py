@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from routing.load.budgets import RetryBudget, SpendBudget
+from routing.load.limits import RetryBudget, SpendBudget
 
 
 def test_a_retry_towards_a_healthy_backend_is_free() -> None:

@@ -35,7 +35,7 @@ from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.routes.services import client_of, hop_of
 from gateway.parts.apis.side_exchange import SideExchange
 from gateway.request.body import ChatBodies
-from gateway.request.session import user_of
+from gateway.request.options import user_of
 from gateway.telemetry import names
 from policies.value_type import value_type
 from routing.features import estimated_tokens

@@ -183,7 +183,7 @@ def _recorded_live(args: argparse.Namespace) -> _Explained:
 def _body_live(args: argparse.Namespace) -> _Explained:
     from cache.planning.plan import Planner
     from gateway.request.options import TIER_PREFIX, known_headers, read_options
-    from routing.output_limits import effective_body
+    from routing.features import effective_body
 
     gateway = LiveGateway.of(args)
     try:
@@ -232,7 +232,7 @@ def _from_body(args: argparse.Namespace) -> _Explained:
     from gateway.http.build_context import chosen_policy, clamp_of, deadline_s, ttft_deadline
     from gateway.request.body import ChatBodies
     from gateway.request.options import TIER_PREFIX, known_headers, read_options
-    from routing.output_limits import effective_body
+    from routing.features import effective_body
 
     launch = launch_of(args)
     deployment = launch.deployment(reads=True)

@@ -18,9 +18,8 @@ from policies.steering import Spent
 from policies.value_type import value_type
 from routing.decide import Clamp, DecisionInput, TierCost, TierHealth, rule_values
 from routing.difficulty.model import Difficulty
-from routing.features import Features
+from routing.features import Features, effective_body
 from routing.load.latency import Forecast
-from routing.output_limits import effective_body
 
 if TYPE_CHECKING:
     from gateway.parts.lab.policy_tests.format import StoredAnswerRules
