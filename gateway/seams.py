@@ -37,6 +37,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 answers paths beside those of chat completions. Not stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+    lint        `LintPart`: what is wrong or doubtful in a policy that loads. Not stable yet.
     recorder    `RecorderPart`. Its `build_recorder` makes the `gateway.telemetry.record.DecisionEncoder` of a worker:
                 what the record of a request says of its decision. Not stable yet.
     flights     `FlightsPart`. Its `build_flights` makes the `cache.flights.shared_flights.SharedFlights` of a worker:
@@ -108,9 +109,10 @@ if TYPE_CHECKING:
     from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Telemetry
     from gateway.tiers import Endpoint, Tier
-    from policies.errors import ConfigError, Finding
+    from policies.errors import ConfigError, Finding, Problem
     from policies.loader import PolicySet, PolicySource
     from policies.model import Policy
+    from policies.yaml_source import Document
     from routing.confidence.judge import Evidence
     from routing.difficulty.model import DifficultyModel
     from routing.embedding.embedder import PublicEncoder, Vector
@@ -395,6 +397,21 @@ def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
     """Return what continues a worker's broken streams; None where this installation has no such part."""
     part = cast("SuccessorPart | None", provider("successor"))
     return None if part is None else part.build_successor(tiers)
+
+
+class LintPart(Protocol):
+    """The functions of the module that provides `lint`."""
+
+    def findings_in(self, policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
+        """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
+
+    def is_error(self, code: str) -> bool:
+        """Return whether findings with this code are errors."""
+
+
+def lint_part() -> LintPart | None:
+    """Return what finds mistakes in policies; None where this installation has no such part."""
+    return cast("LintPart | None", provider("lint"))
 
 
 class RecorderPart(Protocol):

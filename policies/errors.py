@@ -38,7 +38,7 @@ class Finding(NamedTuple):
     path: KeyPath
     message: str
     code: str = ""
-    """Its code in `policies.codes`, such as `T205`."""
+    """Its code in `gateway.parts.lint.codes`, such as `T205`."""
     mend: str = ""
     """What to write instead, as text; '' where the message says it."""
     edits: tuple[Edit, ...] = ()

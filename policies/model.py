@@ -655,3 +655,9 @@ class Policy(Rules):
     def label(self) -> str:
         """`surface@version`, short enough for a header."""
         return f"{self.surface}@{self.version[:7]}"
+
+
+def asks_for_quantiles(policy: Rules) -> bool:
+    """Return whether a start rule or the rule for speculation uses `quantile`, in either form."""
+    rules = [*policy.route.start.values(), policy.escalate.speculate.both]
+    return any(rule is not None and "quantile" in rule.names for rule in rules)

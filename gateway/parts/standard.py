@@ -96,13 +96,14 @@ PARTS: Final = (
         ("console", "mcp"),
         distribution="tierline-lab",
         provides=("policy_lab",),
-        requires=("recorder",),
+        requires=("lint", "recorder"),
     ),
     StandardPart(
         "fit",
         "fitting to your traffic",
         ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
+        requires=("lint",),
     ),
     StandardPart(
         "console",
@@ -112,7 +113,7 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
-        requires=("recorder",),
+        requires=("lint", "recorder"),
     ),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
@@ -169,9 +170,10 @@ PARTS: Final = (
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
         policy_sections=("rollout", "learn"),
         provides=("policies", "observers", "admin_routers"),
-        requires=("recorder",),
+        requires=("lint", "recorder"),
     ),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
+    StandardPart("lint", "mistakes in policies", ("policy lint",), provides=("lint",)),
 )
 
 

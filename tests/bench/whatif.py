@@ -28,11 +28,11 @@ from gateway.config.launch import Launch
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
+from gateway.parts.console.policy_numbers import numbers_of
 from gateway.parts.lab.replay.run import replay
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import connect
 from policies.loader import made_policy
-from policies.numbers import numbers_of
 from policies.yaml_source import parse_yaml
 from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gateway.parts.lint.rules import lint
 from gateway.parts.rollout.policy import RolloutSections
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
-from policies.lint import lint
 from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from tests.policies.conftest import CHAT, Write

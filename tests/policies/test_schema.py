@@ -12,7 +12,7 @@ from gateway.cli.main import main
 from policies.loader import SHIPPED, policy_files
 from policies.schema import SCHEMA_FILE, policy_schema, schema_text
 from policies.yaml_source import parse_yaml
-from tests.policies.test_lint_cases import GOOD, MISTAKES
+from tests.parts.lint.test_lint_cases import GOOD, MISTAKES
 
 SCHEMA = jsonschema_rs.validator_for(policy_schema())
 MODELINE = "# yaml-language-server: $schema=policy.schema.json\n"

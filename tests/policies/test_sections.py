@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import Field
 
+from gateway.parts.lint.rules import faults, lint
 from gateway.parts.rollout.difference import difference
 from gateway.parts.standard import PARTS
 from policies import added
 from policies.errors import ConfigError, Finding
-from policies.lint import faults, lint
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy, Rules
 from policies.sections import PolicySections, all_added

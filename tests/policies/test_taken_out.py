@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.commands.policy.lint import Checks, fix
+from gateway.parts.lint.commands.policy_lint import Checks, fix
 from policies.loader import read_policy
 from policies.taken_out import TAKEN_OUT
 

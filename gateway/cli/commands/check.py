@@ -21,18 +21,15 @@ from gateway.config.backends import Auth
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
-from gateway.config.warnings import findings_in
 from gateway.encoders import load_cross_encoder
 from gateway.exit_codes import Exit
 from gateway.report import print_json
-from gateway.seams import policies_part
+from gateway.seams import lint_part, policies_part
 from gateway.server.descriptors import why_too_few
-from policies.codes import is_error
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
-from policies.lint import asks_for_quantiles
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
-from policies.model import Policy
+from policies.model import Policy, asks_for_quantiles
 from policies.written import written
 from policies.yaml_source import read_yaml
 
@@ -173,14 +170,16 @@ def _policies_one_by_one(
     problems: list[Problem] = []
     impossible: list[Problem] = []
     warnings: list[Problem] = []
+    part = lint_part()
     for file in policy_files(directory):
         try:
             policy, document = read_policy(file)
         except ConfigError as error:
             problems += error.problems
         else:
-            for finding in findings_in(policy, document, deployment):
-                (impossible if is_error(finding.code) else warnings).append(finding)
+            if part is not None:
+                for finding in part.findings_in(policy, document, deployment):
+                    (impossible if part.is_error(finding.code) else warnings).append(finding)
     # One in the defaults is found in every policy.
     return list(dict.fromkeys(problems)), list(dict.fromkeys(impossible)), list(dict.fromkeys(warnings))
 

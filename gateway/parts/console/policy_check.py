@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config.schema import Deployment
-from gateway.config.warnings import findings_in
-from policies.codes import is_error
+from gateway.parts.lint.codes import is_error
+from gateway.parts.lint.mends import mended
+from gateway.parts.lint.warnings import findings_in
 from policies.edit import CannotEdit
 from policies.errors import ConfigError, Edit, Problem
 from policies.loader import DEFAULTS, PolicySource, read_policy
-from policies.mends import mended
 from policies.model import Policy
 from policies.yaml_source import Document
 

@@ -16,9 +16,9 @@ from policies.quantities import dollars, milliseconds, write_share
 
 if TYPE_CHECKING:
     from gateway.parts.console.bar import Bar
+    from gateway.parts.console.policy_numbers import PolicyNumber
     from gateway.parts.console.timeline import Timeline
     from policies.model import Hedge
-    from policies.numbers import PolicyNumber
 
 _SCORES: Final = frozenset({"escalate.when.confidence_below", "escalate.when.uncalibrated_below"})
 _DIGITS: Final = 1000

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.parts.lint.rules import without_rule
 from gateway.parts.recorder.decision_record import input_of, unnamed
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE
-from policies.lint import without_rule
 from policies.model import Policy, Rules
 from policies.quantities import write_duration
 from routing.confidence.judge import CALIBRATED

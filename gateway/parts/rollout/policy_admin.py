@@ -22,9 +22,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.config.warnings import findings_in
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Operator, needs_role
+from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.live_view import LiveRequest, live_view, text_in
 from gateway.parts.rollout.policy_jobs import PolicyJobs, policy_file
 from gateway.parts.rollout.registry.apply import apply_file

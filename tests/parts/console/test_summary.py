@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gateway.parts.console.facts import hop_facts
+from gateway.parts.console.policy_numbers import numbers_of
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.telemetry import names
 from policies.model import Hedge
-from policies.numbers import numbers_of
 from tests.parts.console.test_timeline import attempt, hop
 
 LEDGER = {

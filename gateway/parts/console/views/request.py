@@ -17,6 +17,7 @@ from gateway.caching.wrong_hits import served_hit
 from gateway.parts.console.bar import Bar
 from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
+from gateway.parts.console.policy_numbers import PolicyNumber, numbers_of
 from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import Timeline, timeline_of
@@ -34,7 +35,6 @@ from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy
-from policies.numbers import PolicyNumber, numbers_of
 from policies.quantities import dollars
 from routing.decide import DecisionInput
 

@@ -23,11 +23,11 @@ from gateway.parts.console.kept_figures import patience_for
 from gateway.parts.console.page import BadQuery, Page, Sources, whole_in
 from gateway.parts.console.policy_check import PolicyChecker
 from gateway.parts.console.policy_desk import PolicyDesk
+from gateway.parts.console.policy_numbers import PolicyNumber, numbers_of, with_numbers
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.recorder.decision_basis import BasisError
 from policies.model import Policy
-from policies.numbers import PolicyNumber, numbers_of, with_numbers
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.recording import Recording

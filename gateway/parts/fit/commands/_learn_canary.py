@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
+from gateway.parts.lint.rules import faults
 from gateway.parts.rollout.commands._registry import wait_for_spread, with_registry
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.apply import apply_file
 from gateway.parts.rollout.registry.registry import RegistryError
 from policies.errors import ConfigError
-from policies.lint import faults
 from policies.loader import DEFAULTS, PolicySource, read_policy
 
 if TYPE_CHECKING:

@@ -42,8 +42,8 @@ from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
 from policies.errors import did_you_mean
-from policies.lint import asks_for_quantiles
 from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_policy
+from policies.model import asks_for_quantiles
 from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact

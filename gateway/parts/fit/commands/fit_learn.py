@@ -25,13 +25,13 @@ from gateway.cli.flags import (
 )
 from gateway.cli.quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.cli.store_flags import take_running
-from gateway.config.warnings import doubts_about
 from gateway.exit_codes import Exit
 from gateway.parts.fit.commands._learn_canary import canary_reason, in_force, start_canary
 from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
+from gateway.parts.lint.warnings import doubts_about
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.progress import progress
 from gateway.report import Report, show, table

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import launch_of
 from gateway.cli.store_flags import ledger_folder, take_running
-from gateway.config.warnings import findings_in
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._bound import bound_to
 from gateway.parts.lab.commands._replay_view import change_text, interval_text, quality_text
 from gateway.parts.lab.commands.policy_replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.parts.lab.replay.plan_file import PolicyPlan, plan_as_json, write_plan
+from gateway.parts.lint.codes import is_error
+from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.report import print_json
-from policies.codes import is_error
 from policies.loader import read_policy
 from policies.quantities import figure, percent
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gateway.parts.lint.rules import faults
 from gateway.parts.rollout.registry.records import InForce, Version
 from gateway.parts.rollout.registry.registry import document_of
 from policies.errors import ConfigError, InvalidContent, Problem
-from policies.lint import faults
 from policies.loader import DEFAULTS, PolicySource, Snapshot, policy_files, read_policy
 from policies.model import Policy
 

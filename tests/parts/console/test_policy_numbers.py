@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.parts.console.policy_numbers import NotANumber, numbers_of, with_numbers
 from policies.loader import SHIPPED, policy_files, read_policy
-from policies.numbers import NotANumber, numbers_of, with_numbers
 
 TEXT = """surface: chat
 slo: {deadline: 60s, total: {p99: 20s}}

@@ -13,8 +13,8 @@ from gateway.cli.main import main
 from gateway.parts.lab.evidence import KeptOut, archive_evidence
 from gateway.parts.ledger.folder import BASES
 from gateway.parts.ledger.query import connect
+from gateway.parts.lint.codes import CODES
 from gateway.telemetry import names
-from policies.codes import CODES
 from policies.loader import SHIPPED, read_policy
 from routing.features import Features
 

@@ -1,8 +1,8 @@
 """Warn about parts of a policy that have no effect with this deployment's backends. `tierline check` prints them.
 
-`policies.lint` checks a policy alone; this module checks it against the backends: those whose answers it judges (of
-every tier but the last, whose answers are not escalated), the one that judges its cached answers, and those for which
-its requests wait.
+`rules` checks a policy alone; this module checks it against the backends: those whose answers it judges (of every tier
+but the last, whose answers are not escalated), the one that judges its cached answers, and those for which its requests
+wait.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 from gateway.config.backends import BackendConfig
 from gateway.config.model_facts import PROXIED
 from gateway.config.schema import Deployment
+from gateway.parts.lint.rules import faults, lint
 from gateway.parts.standard import absent, settings_of_missing_parts
 from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
-from policies.lint import faults, lint
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
 from policies.sections import all_added
 from policies.taken_out import lint_taken_out

@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from policies.codes import CODES
+from gateway.parts.lint.codes import CODES
+from gateway.parts.lint.rules import faults, lint
 from policies.errors import dotted
-from policies.lint import faults, lint
 from policies.loader import SHIPPED, read_policy
 from tests.policies.conftest import CHAT, Write
 
@@ -158,7 +158,7 @@ def test_every_code_is_used_and_described() -> None:
     described = {found[1]: found.groups()[1:] for found in row.finditer((SHIPPED / "README.md").read_text())}
     assert described == {code: (one.severity, one.title, one.reason) for code, one in CODES.items()}
     root = SHIPPED.parent
-    files = [*SHIPPED.glob("*.py"), root / "gateway/config/warnings.py", root / "gateway/parts/lab/evidence.py"]
+    files = [*SHIPPED.glob("*.py"), *(root / "gateway/parts/lint").glob("*.py"), root / "gateway/parts/lab/evidence.py"]
     files.append(root / "gateway/parts/rollout/difference.py")
     files += (root / "gateway/parts").glob("*/policy.py")
     used = {code for file in files if file.name != "codes.py" for code in re.findall(r'"(T\d{3})"', file.read_text())}

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.cli.commands.policy.lint import Checks, fix
 from gateway.config.launch import Launch
 from gateway.config.schema import Deployment
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, KeptOut, LintEvidence, lint_against
+from gateway.parts.lint.commands.policy_lint import Checks, fix
 from policies.errors import Finding
 from policies.loader import PolicySource
 from policies.model import Policy

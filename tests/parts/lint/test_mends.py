@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.parts.lint.mends import mended
 from policies.edit import CannotEdit
 from policies.errors import Edit
-from policies.mends import mended
 
 TEXT = """\
 surface: chat  # the only one

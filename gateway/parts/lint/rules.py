@@ -1,7 +1,7 @@
 """Find rules of a policy that can never hold, and settings that are probably mistakes, each with what to write instead.
 
 `faults` are certain and count as problems, such as a rule that can never hold; `lint` returns what is only doubtful.
-Every policy passed here has already been loaded. `policies.codes` lists the codes.
+Every policy passed here has already been loaded. `gateway.parts.lint.codes` lists the codes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from itertools import pairwise
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
-from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, can_occur
+from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, asks_for_quantiles, can_occur
 from policies.quantities import write_duration, write_share
 from policies.sections import all_added
 from policies.yaml_source import yaml_text
@@ -211,12 +211,6 @@ def _classifier_is_there(policy: Rules) -> Iterator[Finding]:
             message = f"{name} has no value, because route.classifier is none"
             mend = "write classifier: default, or a rule without it"
             yield Finding(at, message, "T208", mend, (Edit(("route", "classifier")),), rule.start_of(name))
-
-
-def asks_for_quantiles(policy: Rules) -> bool:
-    """Return whether a start rule or the rule for speculation uses `quantile`, in either form."""
-    rules = [*policy.route.start.values(), policy.escalate.speculate.both]
-    return any(rule is not None and "quantile" in rule.names for rule in rules)
 
 
 def _traffic_is_used(policy: Rules) -> Iterator[Finding]:
