@@ -25,8 +25,8 @@ from gateway.backends.base import BackendError
 from gateway.config import loader
 from gateway.config.backends import BackendConfig
 from gateway.config.sections import deployment_model
+from gateway.parts.access.quotas.terms import Terms
 from gateway.parts.standard import PARTS, StandardPart, kinds_of_backends
-from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from policies.caching import CACHE_VALUES
 from policies.loader import DEFAULTS

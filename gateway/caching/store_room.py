@@ -164,7 +164,7 @@ def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> di
     Without a limit (0) they are the config's. Each surface of a tenant has a scope for its answers, further ones that
     parts have, and those of a candidate policy; a team is one more owner of scopes.
     """
-    tenants = max(1, len(deployment.tenants))
+    tenants = max(1, len(deployment.tenant_names))
     owners = tenants + len(set(deployment.team_of.values()))
     more = sum(part.scopes(policy) for policy in policies.by_surface.values() for part in all_added())
     scopes = max(1, len(policies.by_surface) + more + len(policies.rolling))

@@ -78,7 +78,7 @@ class Launch:
         names.update(backend.key_env for backend in deployment.backends)
         for sections in sections_of_parts():
             names.update(server.key_env for _, server in sections.servers(deployment))
-        names.update(name for tenant in deployment.tenants.values() for name in tenant.key_env)
+        names.update(deployment.client_variables)
         stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
         shown = {*referred_to(read_yaml(self.config_file).value), *needed, STORE_URL, POLICY_SOURCE}
         return stand_ins | {name: value for name, value in environ.items() if name in shown}
@@ -89,7 +89,7 @@ class Launch:
             self.policies or SHIPPED,
             tuple(map(_deployed, deployment.tiers)),
             deployment.default_surface,
-            deployment.teamless,
+            tuple(name for name in deployment.tenant_names if name not in deployment.team_of),
             deployment.backend_models,
             {kind: tuple(names) for part in sections_of_parts() for kind, names in part.named(deployment).items()},
             _kind_of(deployment.cross_encoder_folder),

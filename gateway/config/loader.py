@@ -10,14 +10,10 @@ from typing import Any, Final
 
 from cache import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
-from gateway.config.alerts import AlertsConfig
 from gateway.config.backends import BackendConfig
 from gateway.config.environment import (
-    LEAST_KEY,
-    BadSecret,
     Environ,
     interpolate,
-    secret_from_env,
 )
 from gateway.config.model_facts import (
     PROXIED,
@@ -32,14 +28,12 @@ from gateway.config.model_facts import (
 )
 from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
-from gateway.config.resolver import Resolver, is_importable
+from gateway.config.resolver import Resolver
 from gateway.config.schema import (
     Admin,
     Deployment,
     PoliciesConfig,
     StoreConfig,
-    TenantConfig,
-    key_digest,
 )
 from gateway.config.sections import deployment_model, sections_of_parts
 from gateway.parts.standard import absent, missing_for, part_missing_for_section
@@ -70,7 +64,6 @@ _RESOLVED_KEYS = frozenset(
         "retires",
         "prior",
         "head",
-        "key_digests",
         "warnings",
         "cross_encoder_folder",
     }
@@ -148,21 +141,14 @@ class _Resolver(Resolver):
             )
             for i, tier in enumerate(deployment.tiers)
         )
-        if deployment.identity.issuers and not is_importable("joserfc"):
-            message = "tokens need joserfc, which is not installed: pip install 'tierline[identity]'"
-            self.refuse(("identity", "issuers"), message)
-        tenants = {name: self._tenant(("tenants", name), tenant) for name, tenant in deployment.tenants.items()}
-        self._keys_differ(tenants)
         update = {
             "tiers": tiers,
-            "tenants": tenants,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
             "prices": prices.model_copy(update={"file": own}),
             "classifier": self.existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
-            "admin": self._admin(deployment.admin, tenants),
-            "alerts": self._alerts(deployment.alerts),
+            "admin": self._admin(deployment.admin),
         }
         deployment = deployment.model_copy(update=update)
         of_parts: dict[str, object] = {}
@@ -270,50 +256,11 @@ class _Resolver(Resolver):
             self.refuse(("cross_encoder",), message)
         return shipped
 
-    def _tenant(self, path: KeyPath, tenant: TenantConfig) -> TenantConfig:
-        keys = []
-        try:
-            for name in tenant.key_env:
-                key = secret_from_env(name, self.environ, LEAST_KEY)
-                if key is None:
-                    raise BadSecret(f"{name} is not set")
-                keys.append(key)
-            for file in tenant.key_file:
-                keys += self.keys_in_file((*path, "key_file"), file, least=LEAST_KEY)
-            if not keys:
-                raise BadSecret("a tenant needs key_env or key_file; without a key nobody could be it")
-        except BadSecret as error:
-            self.refuse_secret(path, str(error))
-        return tenant.model_copy(
-            update={
-                "key_digests": tuple(key_digest(key.get_secret_value().encode()) for key in keys),
-                "key_file": tuple(map(self.absolute, tenant.key_file)),
-            }
-        )
-
-    def _admin(self, admin: Admin | None, tenants: dict[str, TenantConfig]) -> Admin | None:
+    def _admin(self, admin: Admin | None) -> Admin | None:
         if admin is None or admin.key_env is None:
             return admin
-        path = ("admin", "key_env")
-        key = self.secret(path, admin.key_env, "without a key nobody could use the admin API")
-        digest = None if key is None else key_digest(key.get_secret_value().encode())
-        if any(digest in tenant.key_digests for tenant in tenants.values()):
-            self.refuse(path, "is a tenant's key too; the admin API wants one of its own")
+        key = self.secret(("admin", "key_env"), admin.key_env, "without a key nobody could use the admin API")
         return admin.model_copy(update={"key": key})
-
-    def _alerts(self, alerts: AlertsConfig) -> AlertsConfig:
-        if alerts.secret_env is None:
-            return alerts
-        secret = self.secret(("alerts", "secret_env"), alerts.secret_env, "without it no alert could be signed")
-        return alerts.model_copy(update={"secret": secret})
-
-    def _keys_differ(self, tenants: dict[str, TenantConfig]) -> None:
-        owner: dict[bytes, str] = {}
-        for name, tenant in tenants.items():
-            for digest in tenant.key_digests:
-                other = owner.setdefault(digest, name)
-                if other != name:
-                    self.refuse(("tenants", name), f"has a key that is also {other!r}'s")
 
 
 def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:

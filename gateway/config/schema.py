@@ -10,19 +10,15 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
 from cache.index.base import Choice
 from gateway.config.addresses import check_store_url
-from gateway.config.alerts import AlertsConfig
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.hooks import hook_of
-from gateway.config.identity import IdentityConfig, RoleConfig
-from gateway.config.keys import KeysConfig, OwnerTerms
 from gateway.config.notations import (
     Count,
     Name,
@@ -157,26 +153,6 @@ def key_digest(key: bytes) -> bytes:
     return hashlib.sha256(key).digest()
 
 
-class TenantConfig(OwnerTerms):
-    """One tenant. Its keys come from environment variables and files (one key per line), never from the config."""
-
-    team: Name | None = None
-    """The tenants of one team share cached answers on surfaces whose policy says `cache: {scope: team}`."""
-    key_env: tuple[str, ...] = ()
-    """Names of environment variables that hold one key each."""
-    key_file: tuple[Path, ...] = ()
-    """Files that hold keys, one per line."""
-    key_digests: Annotated[tuple[bytes, ...], Field(repr=False)] = ()
-    """The SHA-256 of each key, 32 bytes; set by the loader, which keeps no key itself."""
-    may_try: bool = False
-    """Whether its requests may choose the policy version that answers them (`x-tierline-try`)."""
-
-    @field_validator("key_env", "key_file", mode="before")
-    @classmethod
-    def _one_or_more(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str | Path) else value
-
-
 _ORIGIN: Final = re.compile(r"(?:(?!https?:)[a-z][a-z0-9+.-]*://\*|[a-z][a-z0-9+.-]*://[^/\s*?#@]+)", re.IGNORECASE)
 
 
@@ -283,13 +259,6 @@ class Deployment(Section):
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
-    tenants: Mapping[Name, TenantConfig] = {}
-    teams: Mapping[Name, OwnerTerms] = {}
-    keys: KeysConfig = KeysConfig()
-    alerts: AlertsConfig = AlertsConfig()
-    identity: IdentityConfig = IdentityConfig()
-    roles: tuple[RoleConfig, ...] = ()
-    """Who may do what in the console and over the admin API, by claims."""
     admin: Admin | None = None
     """Where the admin API listens; None without one."""
     access: Access = Access()
@@ -317,20 +286,6 @@ class Deployment(Section):
             raise ValueError("admin.port is the gateway's own port; give it another")
         return self
 
-    @model_validator(mode="after")
-    def _people_have_issuers(self) -> Deployment:
-        findings = []
-        for i, role in enumerate(self.roles):
-            if not self.identity.issuers or (role.issuer is not None and self.identity.find(role.issuer) is None):
-                findings.append(Finding(("roles", i), "its claims come from no issuer; list it in identity.issuers"))
-        if len(self.identity.issuers) > 1:
-            message = "any of several issuers could say so of its people; name the one that may as `issuer`"
-            findings += [Finding(("roles", n), message) for n, role in enumerate(self.roles) if role.issuer is None]
-        if self.admin is not None and self.admin.key_env is None and not self.roles:
-            findings.append(Finding(("admin",), "nobody could use it; name a key with key_env, or give people `roles`"))
-        raise_findings(findings)
-        return self
-
     def of(self, kind: type[S]) -> S:
         """Return the config as one that has a part's sections; a config that was loaded has those of every part."""
         if not isinstance(self, kind):
@@ -340,12 +295,22 @@ class Deployment(Section):
     @property
     def team_of(self) -> dict[str, str]:
         """Team by tenant name; tenants without a team are left out."""
-        return {name: tenant.team for name, tenant in self.tenants.items() if tenant.team is not None}
+        return {}
 
     @property
-    def teamless(self) -> tuple[str, ...]:
-        """Names of the tenants without a team."""
-        return tuple(name for name, tenant in self.tenants.items() if tenant.team is None)
+    def tenant_names(self) -> tuple[str, ...]:
+        """Names of the tenants; without any, all requests are those of `DEFAULT_TENANT`."""
+        return ()
+
+    @property
+    def client_variables(self) -> tuple[str, ...]:
+        """Names of the environment variables with the keys of clients."""
+        return ()
+
+    @property
+    def of_unknown_price(self) -> str:
+        """What becomes of the requests of some clients that may call a model of unknown price, in words."""
+        return ""
 
     @property
     def backends(self) -> tuple[BackendConfig, ...]:
@@ -368,8 +333,7 @@ class Deployment(Section):
 
         Keys of the store may be of other tenants, which the config does not name, and which see nothing of it.
         """
-        several = len(self.tenants) > 1 or self.keys.required or bool(self.identity.issuers)
-        return frozenset() if several else frozenset(self.tenants or (DEFAULT_TENANT,))
+        return frozenset((DEFAULT_TENANT,))
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
@@ -378,8 +342,8 @@ class Deployment(Section):
 
     @property
     def keyless(self) -> bool:
-        """Whether requests need no key, because there are no tenants and `keys.required` is not set."""
-        return not self.tenants and not self.keys.required
+        """Whether requests need no key."""
+        return True
 
     @property
     def wants_local_model(self) -> bool:

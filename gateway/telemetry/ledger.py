@@ -116,7 +116,7 @@ class Ledger:
     list_usd: float = 0.0
     """What a hit of the cache, or an answer shared with another request, would have cost at list price."""
     accounts: tuple[str, ...] = ()
-    """Accounts of money that the charge was added to (`gateway.quotas`), by the script that appended the record."""
+    """Accounts of money that the charge was added to, by the script that appended the record."""
     difficulty: float | None = None
     kind: str = ""
     """Kind of task that the classifier took the request for, such as `chat`; empty if it abstained."""

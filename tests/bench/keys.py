@@ -31,7 +31,7 @@ from gateway.parts.access.keys.known_keys import KnownKeys
 from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
 from gateway.parts.access.keys.records import KeyRecord, to_json
 from gateway.parts.access.keys.registry import KeyRegistry, Why
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.support.store import UNHURRIED, local_store
 

@@ -25,7 +25,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.budgets import OwnerBudgets
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 from policies.quantities import NANO
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.obeyed import WHY, minted

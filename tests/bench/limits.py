@@ -27,9 +27,9 @@ from typing import Final
 import aiohttp
 
 from cache.store.redis_store import RedisStore
+from gateway.parts.access.quotas.accounts import OwnerAccounts
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
-from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model
 from tests.support.gateway import CHAT, config, environment, running, write_deployment

@@ -20,8 +20,9 @@ from typing import Final
 
 import httpx2
 
-from gateway.config.schema import TenantConfig, key_digest
+from gateway.config.schema import key_digest
 from gateway.parts.access.callers import Callers
+from gateway.parts.access.config import TenantConfig
 from policies.loader import SHIPPED
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.bench.rig import cpu_s

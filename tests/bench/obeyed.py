@@ -23,7 +23,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry, Why
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 from tests.bench.command import BenchFigure, asked, bench_parser, report
 from tests.bench.rig import raw_model
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment

@@ -17,8 +17,8 @@ from typing import Final, NamedTuple
 from gateway.chat.usage import Usage
 from gateway.config.prices import Price
 from gateway.parts.access.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
+from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
-from gateway.quotas.accounts import Account, Window
 from policies.quantities import NANO
 from tests.support.quota_clock import SharedAuthority, run_virtually
 

@@ -24,8 +24,8 @@ from collections import Counter, deque
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
+from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases
-from gateway.quotas.accounts import Account, Window
 from policies.quantities import NANO
 from tests.bench.command import BenchFigure, bench_parser, report
 from tests.support.quota_clock import SharedAuthority, run_virtually

@@ -25,9 +25,7 @@ def test_a_module_belongs_to_its_folder_or_to_what_is_listed() -> None:
         "gateway.parts.console.views.usage": "console",
         "gateway.parts.standard.PARTS": "",
         "gateway.parts": "",
-        "gateway.quotas.exchange": "access",  # a file of Lua
-        "gateway.request.options.Session": "agents",
-        "gateway.request.session_lists": "",
+        "gateway.parts.access.quotas.exchange": "access",  # a file of Lua
         "gateway.pipeline": "",
     }
     assert {name: parts.part_of(name) for name in owners} == owners

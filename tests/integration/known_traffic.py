@@ -38,7 +38,7 @@ from websockets.sync.client import ClientConnection, connect
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import TRACES
 from tests.parts.access.keys.conftest import WHY, minted
 from tests.parts.otlp.collector import Collector

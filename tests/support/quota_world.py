@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.parts.access.quotas import authority, machine
-from gateway.quotas import accounts
-from gateway.quotas.accounts import Unit
+from gateway.parts.access.quotas import accounts, authority, machine
+from gateway.parts.access.quotas.accounts import Unit
 
 Step = tuple[int, int, int]
 STEPS: Final = 40

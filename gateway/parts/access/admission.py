@@ -20,20 +20,20 @@ from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
 from gateway.parts.access.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.policy import AUTO, SpendingSections
+from gateway.parts.access.quotas.accounts import Account, OwnerAccounts
 from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
-from gateway.quotas.accounts import Account, OwnerAccounts
 from gateway.telemetry import names
 from policies.quantities import NANO, dollars
 from policies.steering import Spent
 
 if TYPE_CHECKING:
     from gateway.caller import Caller
-    from gateway.config.keys import KeysConfig
     from gateway.parts.access.budget_steering import MeasuredCaps
+    from gateway.parts.access.key_config import KeysConfig
     from gateway.parts.access.quotas.alerts import BudgetAlerts
     from gateway.parts.access.quotas.charge_journal import ChargeJournal
     from gateway.parts.access.quotas.kept_charges import KeptCharges
-    from gateway.quotas.terms import OwnerKind
+    from gateway.parts.access.quotas.terms import OwnerKind
     from gateway.request.context import HeaderStyle, RequestContext
     from gateway.request.reply import Header
     from gateway.telemetry.ledger import Ledger

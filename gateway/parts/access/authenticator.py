@@ -12,6 +12,7 @@ from gateway.config.environment import LEAST_KEY
 from gateway.config.schema import key_digest
 from gateway.errors import Overloaded, Unauthorized
 from gateway.parts.access.callers import Callers, is_key
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.kept_keys import KeptKeys, copy_file
 from gateway.parts.access.keys.known_keys import KnownKeys, configured_owners
@@ -34,12 +35,11 @@ class KeyAuthenticator(Callers):
     def __init__(self, deployment: Deployment, store: Store) -> None:
         url, state = deployment.store.url, deployment.embedding.state
         kept = None if url is None else KeptKeys(copy_file(state, url))
-        owners = configured_owners(deployment.teams, deployment.tenants)
+        self._config = config = deployment.of(AccessSections)
+        owners = configured_owners(config.teams, config.tenants)
         self.keys = KnownKeys(KeyRegistry(store), secret_of(), owners, kept, team_of=deployment.team_of)
-        self.identities = Identities(deployment.identity, deployment.roles, state)
-        super().__init__(
-            deployment.tenants, required=deployment.keys.required, identities=self.identities, keys=self.keys
-        )
+        self.identities = Identities(config.identity, config.roles, state)
+        super().__init__(config.tenants, required=config.keys.required, identities=self.identities, keys=self.keys)
         self._deployment = deployment
 
     @property
@@ -53,7 +53,7 @@ class KeyAuthenticator(Callers):
 
     def watch(self, files: KeyFiles) -> None:
         """Have the keys of tenants read again when their files change."""
-        for name, tenant in self._deployment.tenants.items():
+        for name, tenant in self._config.tenants.items():
             named = [os.environ[variable].encode() for variable in tenant.key_env if os.environ.get(variable)]
 
             def digests(keys: list[SecretStr], name: str = name, named: Sequence[bytes] = named) -> None:

@@ -32,7 +32,7 @@ from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.parts.access.keys.tokens import is_token
 
 if TYPE_CHECKING:
-    from gateway.config.schema import TenantConfig
+    from gateway.parts.access.config import TenantConfig
     from gateway.parts.access.keys.known_keys import KnownKeys
 
 _NOBODY: Final = (bytes(32), ANYBODY)

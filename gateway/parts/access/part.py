@@ -9,6 +9,7 @@ from gateway.parts.access.admission import QuotaAdmission
 from gateway.parts.access.audit.config_changes import note_file
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.budget_steering import MeasuredCaps
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.expected_costs import ExpectedCosts
 from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.access.quotas.alerts import BudgetAlerts, webhook_key
@@ -49,15 +50,16 @@ def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
     deployment, store, counted = needs.deployment, needs.store, LimitMetrics(needs.metrics)
     state, url = deployment.embedding.state, deployment.store.url
     copies = SpentCopies(store, SpentCopies.file_in(state, url or ""), write_private)
-    leases = QuotaLeases(store, when_down=deployment.keys.when_store_is_down, copies=copies)
-    told = deployment.alerts
+    config = deployment.of(AccessSections)
+    leases = QuotaLeases(store, when_down=config.keys.when_store_is_down, copies=copies)
+    told = config.alerts
     secret = b"" if told.secret is None else webhook_key(told.secret.get_secret_value())
     alerts = BudgetAlerts(store, counted.alert, shares=told.shares, webhook=told.webhook or "", secret=secret)
     leases.on_spent = alerts.note
     counted.watch(alerts.highest)
     return QuotaAdmission(
         leases,
-        deployment.keys,
+        config.keys,
         counted.refused,
         MeasuredCaps(store, needs.tiers),
         ExpectedCosts(needs.tiers),

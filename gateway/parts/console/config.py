@@ -7,10 +7,11 @@ from typing import Final
 
 from pydantic import SecretStr, field_validator
 
-from gateway.config.identity import IssuerUrl, SomeWords
 from gateway.config.notations import Port, Words
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
+from gateway.parts.access.config import AccessSections
+from gateway.parts.access.identity_config import IssuerUrl, SomeWords
 from policies.errors import Finding
 from policies.validation import Section
 
@@ -70,9 +71,9 @@ class ConsoleSections(Sections):
     def check(cls, deployment: Deployment) -> Iterator[Finding]:
         """Check that who signs in is known by an issuer, and may do something."""
         login = deployment.of(cls).console.login
-        if login is not None and deployment.identity.find(login.issuer) is None:
+        if login is not None and deployment.of(AccessSections).identity.find(login.issuer) is None:
             yield Finding(("console", "login", "issuer"), "no such issuer; list it in identity.issuers")
-        if login is not None and not deployment.roles:
+        if login is not None and not deployment.of(AccessSections).roles:
             yield Finding(("console", "login"), "nobody who signs in may do anything; give them `roles`")
 
 

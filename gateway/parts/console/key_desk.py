@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.parts.access.audit.trail import AuditTrail, TrailFilter
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets
 from gateway.parts.access.keys.known_keys import configured_owners
 from gateway.parts.access.keys.made_keys import change_key, check_owner, make_key, rotate_key
@@ -18,6 +19,7 @@ from gateway.parts.access.keys.records import STATE_AFTER, KeyRecord, OwnerRecor
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import NotAllowed, may_with, may_with_owner
+from gateway.parts.access.quotas.terms import Terms
 from gateway.parts.console.key_forms import (
     NotChanged,
     form_of_record,
@@ -30,7 +32,6 @@ from gateway.parts.console.page import PageError
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.rollout.registry.registry import PolicyRegistry
-from gateway.quotas.terms import Terms
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
@@ -58,7 +59,8 @@ class KeyDesk:
 
     def __init__(self, archive: LiveArchive, store: Store, deployment: Deployment) -> None:
         self._archive = archive
-        self._configured = configured_owners(deployment.teams, deployment.tenants)
+        config = deployment.of(AccessSections)
+        self._configured = configured_owners(config.teams, config.tenants)
         self._budgets = OwnerBudgets(store)
         self._registry = KeyRegistry(store, durable=True)
         self._policies = PolicyRegistry(store)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 from policies.quantities import read_duration, write_duration
 
 _COUNTS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")

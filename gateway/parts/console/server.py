@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cache.store.redis_store import RedisStore
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.roles import ADMIN, EDITOR, VIEWER, Person
 from gateway.parts.console.access import ConsoleAccess
@@ -46,7 +47,8 @@ class CannotServeConsole(Exception):
 async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
     """Serve the ledger, the store and the policies of `places` until a signal. Raises CannotServeConsole."""
     deployment = places.deployment
-    identities = Identities(deployment.identity, deployment.roles, deployment.embedding.state)
+    people = deployment.of(AccessSections)
+    identities = Identities(people.identity, people.roles, deployment.embedding.state)
     access = access_of(config, environ, identities)
     login = login_of(config, environ, identities)
     gateway = gateway_of(config, environ)

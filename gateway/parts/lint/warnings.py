@@ -229,18 +229,10 @@ def _of_prices(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
             at = ("cache", "semantic", "audit_judge", "backend")
             yield finding(at, backend, ", so it is not asked")
     so = "its calls are in no cost or saving, and no hedge, shadow or comparison calls it, as their limits could not be"
-    terms = deployment.keys.unknown_price
-    owners = (
-        "a request whose key has a budget of money is refused with 403 (price_unknown) if it may come to this tier; "
-        "keys.unknown_price.ceiling lets it in"
-        if terms == "refuse"
-        else f"of a budget of money each call takes ${terms.ceiling:g} (keys.unknown_price.ceiling)"
-    )
+    owners = f"; {deployment.of_unknown_price}" if deployment.of_unknown_price else ""
     for i, name in enumerate(policy.tiers):
         of_tier = [backend for tier in deployment.tiers if tier.name == name for backend in tier.backends]
-        yield from (
-            finding(("tiers", i), backend, f": {so} kept; {owners}") for backend in unknown if backend in of_tier
-        )
+        yield from (finding(("tiers", i), backend, f": {so} kept{owners}") for backend in unknown if backend in of_tier)
 
 
 def _of_set_fields(policy: Rules, deployment: Deployment) -> Iterator[Finding]:

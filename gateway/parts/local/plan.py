@@ -125,7 +125,7 @@ async def gather_facts(
 ) -> BannerFacts:
     """Return the facts for the banner, once all children are up; an external store is sent a PING."""
     ready = {child.spec.name: child.ready for child in children}
-    tenants, gguf = plan.deployment.tenants.values(), plan.deployment.of(LocalSections).local_model.gguf
+    gguf = plan.deployment.of(LocalSections).local_model.gguf
     return BannerFacts(
         url=plan.up.url,
         tiers=[BannerRow(tier.name, _tier_state(tier, plan.up, ready, state, gguf)) for tier in plan.deployment.tiers],
@@ -135,7 +135,7 @@ async def gather_facts(
         state=f"{state.path} (logs in {state.logs})",
         console=plan.up.console_url if ready.get(CONSOLE) else None,
         config_shipped=plan.config_shipped,
-        key_env=None if plan.deployment.keyless else next((name for one in tenants for name in one.key_env), OWN_KEY),
+        key_env=None if plan.deployment.keyless else next(iter(plan.deployment.client_variables), OWN_KEY),
     )
 
 

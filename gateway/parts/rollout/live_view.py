@@ -119,13 +119,13 @@ async def _context(steps: Steps, asked: LiveRequest) -> RequestContext:
     headers = dict(asked.headers or {})
     ledger, caller = Ledger("explain"), ANYBODY
     if asked.tenant is not None:
-        tenants = tuple(steps.deployment.tenants) or (DEFAULT_TENANT,)
+        tenants = steps.deployment.tenant_names or (DEFAULT_TENANT,)
         if asked.tenant not in tenants and not await _is_stored(steps, asked.tenant):
             message = f"There is no tenant {asked.tenant!r} here; there are {', '.join(tenants)}."
             raise InvalidRequest(message, code="unsupported_value", param="tenant")
         ledger.tenant = asked.tenant
-    elif steps.deployment.tenants and not bearer_key(headers):
-        message = f"Name the request's tenant, one of {', '.join(steps.deployment.tenants)}, or send its key."
+    elif steps.deployment.tenant_names and not bearer_key(headers):
+        message = f"Name the request's tenant, one of {', '.join(steps.deployment.tenant_names)}, or send its key."
         raise InvalidRequest(message, code="missing_required_parameter", param="tenant")
     else:
         caller = await steps.authenticator.find(headers)

@@ -19,8 +19,9 @@ from cache.write import CacheWrite
 from gateway.caching import store_room
 from gateway.caching.store_room import StoreRoom, fitted_quotas
 from gateway.config.backends import BackendConfig, TierConfig
-from gateway.config.schema import CacheConfig, Deployment, TenantConfig
+from gateway.config.schema import CacheConfig, Deployment
 from gateway.config.sections import deployment_model
+from gateway.parts.access.config import TenantConfig
 from gateway.parts.apis.config import ResponsesConfig
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from policies.loader import PolicySet

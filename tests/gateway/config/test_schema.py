@@ -10,10 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.config.addresses import check_http_url
-from gateway.config.alerts import AlertsConfig
 from gateway.config.backends import BackendConfig, Http, TierConfig
 from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment, key_digest
+from gateway.parts.access.alert_config import AlertsConfig
+from gateway.parts.access.config import AccessSections
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document
@@ -375,7 +376,7 @@ def test_a_tenant_may_have_several_keys(load: Load, tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("c-c-c-c-c\n\nd-d-d-d-d\n")
     text = CONFIG + "tenants: {acme: {key_env: [A, B], key_file: keys}, other: {key_env: O}}\n"
     environ = {name: "-".join(name.lower() * 5) for name in "ABO"}
-    tenants = load(text, environ).tenants
+    tenants = load(text, environ).of(AccessSections).tenants
     assert tenants["acme"].key_digests == tuple(key_digest(b"-".join([key] * 5)) for key in (b"a", b"b", b"c", b"d"))
     assert tenants["other"].key_digests == (key_digest(b"o-o-o-o-o"),)
     (tmp_path / "keys").write_text("c-c-c-c-c\nx\n")
@@ -514,8 +515,8 @@ def test_a_tenant_may_have_a_team(load: Load) -> None:
     text = CONFIG + "tenants: {acme: {key_env: A, team: red}, zeta: {key_env: Z}}\n"
     deployment = load(text, {"A": "key-of-a", "Z": "key-of-z"})
     assert deployment.team_of == {"acme": "red"}
-    assert deployment.teamless == ("zeta",)
-    assert load().teamless == (), "teams of keys are groups within a tenant"
+    assert set(deployment.tenant_names).difference(deployment.team_of) == {"zeta"}
+    assert load().tenant_names == (), "teams of keys are groups within a tenant"
 
 
 def test_there_is_an_admin_api_only_where_the_config_says_so(load: Load) -> None:
@@ -626,7 +627,7 @@ def test_alerts_are_signed() -> None:
 def test_the_secret_of_alerts_comes_from_the_environment(load: Load) -> None:
     """It is never written in the config, and without it the gateway does not start."""
     text = f"{CONFIG}alerts: {{webhook: 'https://hooks.example/x', secret_env: HOOK}}\n"
-    secret = load(text, {"HOOK": CANARY}).alerts.secret
+    secret = load(text, {"HOOK": CANARY}).of(AccessSections).alerts.secret
     assert secret is not None and secret.get_secret_value() == CANARY
     with pytest.raises(ConfigError, match="HOOK is not set; without it no alert could be signed"):
         load(text)

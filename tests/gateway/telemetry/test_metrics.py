@@ -18,10 +18,10 @@ from prometheus_client import Counter, Gauge, Histogram
 from cache.semantic.hit_bound import SurfaceState
 from cache.store.base import NoStore, StoreState
 from gateway.parts.access.metrics import LimitMetrics
+from gateway.parts.access.quotas.accounts import Account
 from gateway.parts.access.quotas.alerts import BudgetAlerts
+from gateway.parts.access.quotas.terms import OwnerKind
 from gateway.parts.hit_audits.metrics import AuditMetrics
-from gateway.quotas.accounts import Account
-from gateway.quotas.terms import OwnerKind
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.metric_set import (

@@ -12,9 +12,9 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.parts.access.admission import Holding, QuotaAdmission
+from gateway.parts.access.quotas.accounts import Account, OwnerAccounts
 from gateway.parts.access.quotas.leases import QuotaLeases
-from gateway.quotas.accounts import Account, OwnerAccounts
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from gateway.request.context import Client
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

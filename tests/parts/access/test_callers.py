@@ -14,13 +14,15 @@ import pytest
 from pydantic import SecretStr
 from starlette.requests import Request
 
-from gateway.config.identity import IdentityConfig
-from gateway.config.schema import Access, Admin, Deployment, TenantConfig, key_digest
+from gateway.config.schema import Access, Admin, key_digest
+from gateway.config.sections import deployment_model
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
 from gateway.parts.access.admin_api import gatekeeper
 from gateway.parts.access.authenticator import is_operator
 from gateway.parts.access.callers import Callers
+from gateway.parts.access.config import TenantConfig
+from gateway.parts.access.identity_config import IdentityConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.roles import EDITOR, NOBODY
 from gateway.parts.console.access import ConsoleAccess
@@ -103,7 +105,9 @@ def of_admin(key: str) -> object:
 
 
 def of_operator(key: str) -> object:
-    return asyncio.run(is_operator(sent(key), Deployment.model_construct(**DEPLOYED), Identities(IdentityConfig())))
+    return asyncio.run(
+        is_operator(sent(key), deployment_model().model_construct(**DEPLOYED), Identities(IdentityConfig()))
+    )
 
 
 def of_console(key: str) -> object:

@@ -18,7 +18,7 @@ from gateway.errors import Forbidden
 from gateway.parts.access.admission import Holding, QuotaAdmission
 from gateway.parts.access.expected_costs import ExpectedCosts
 from gateway.parts.access.keys.key_caller import KeyCaller, Limited
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions
 from gateway.telemetry import names

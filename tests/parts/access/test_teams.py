@@ -12,8 +12,8 @@ import pytest
 from cache.store.base import Append
 from gateway.parts.access.keys.records import OwnerRecord
 from gateway.parts.access.keys.registry import KeyRegistry
+from gateway.parts.access.quotas.terms import Terms
 from gateway.parts.hit_audits.audit import Audits
-from gateway.quotas.terms import Terms
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob

@@ -14,7 +14,7 @@ from gateway.parts.access.callers import Callers
 from gateway.parts.access.keys import identities as module
 from gateway.parts.access.keys.records import OwnerRecord
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from tests.parts.access.keys.conftest import WHY, registry, server, store
 from tests.support.app import in_process
 from tests.support.gateway import CHAT as POLICY

@@ -14,7 +14,7 @@ import pytest
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.quotas.accounts import OwnerAccounts
+from gateway.parts.access.quotas.accounts import OwnerAccounts
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
 from tests.gateway.telemetry.conftest import server, store

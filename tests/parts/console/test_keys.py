@@ -14,17 +14,17 @@ import pytest
 
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.config.keys import OwnerTerms
+from gateway.parts.access.key_config import OwnerTerms
 from gateway.parts.access.keys import registry as module
 from gateway.parts.access.keys.minting import CONTEXT, digest_of, is_mistyped
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
+from gateway.parts.access.quotas.accounts import OwnerAccounts
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
-from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
 from tests.parts.console.test_app import console, places

@@ -15,8 +15,8 @@ import pytest
 from starlette.routing import Route
 
 from cache.store.redis_store import RedisStore
-from gateway.config.identity import IdentityConfig, RoleConfig
 from gateway.parts.access.audit.trail import AuditTrail
+from gateway.parts.access.identity_config import IdentityConfig, RoleConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.console import login as login_module
 from gateway.parts.console.access import COOKIE

@@ -12,11 +12,11 @@ import pytest
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.budgets import BudgetStanding
+from gateway.parts.access.quotas.accounts import OwnerAccounts
+from gateway.parts.access.quotas.terms import Terms
 from gateway.parts.console.running_out import LimitWatch, budget_needs, child_needs, flapping
 from gateway.parts.console.standing import StandingMark, StandingReader, needs_of
 from gateway.parts.fleet.gossip import STREAM
-from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.terms import Terms
 from gateway.telemetry.child_ends import ends_of, note_end
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidReply
-from gateway.config.schema import Deployment
+from gateway.config.sections import deployment_model
 from gateway.parts.apis.service import ServiceClient
 from gateway.parts.fleet.clouds import FramedStream, identity_for
 from gateway.tiers.build import build_tiers, endpoints_of
@@ -115,7 +115,7 @@ async def azure(azure_cloud: Azure, monkeypatch: pytest.MonkeyPatch, tmp_path: P
 @asynccontextmanager
 async def endpoint_of(**config: Any) -> AsyncIterator[Endpoint]:
     """The endpoint that a worker makes of a backend's config."""
-    deployment = Deployment.model_validate({"tiers": [{"name": "cloud", "backends": [config]}]})
+    deployment = deployment_model().model_validate({"tiers": [{"name": "cloud", "backends": [config]}]})
     [endpoint] = endpoints_of(build_tiers(deployment, lambda *_: None)).values()
     try:
         yield endpoint
@@ -587,7 +587,7 @@ def test_an_identity_is_shared() -> None:
         {"name": name, "model": "m", "base_url": url, "auth": {"kind": "aws", "region": region}}
         for name, region in (("a", "x"), ("b", "x"), ("c", "y"))
     ]
-    deployment = Deployment.model_validate({"tiers": [{"name": "cloud", "backends": backends}]})
+    deployment = deployment_model().model_validate({"tiers": [{"name": "cloud", "backends": backends}]})
     a, b, c = endpoints_of(build_tiers(deployment, lambda *_: None)).values()
     assert a.identity is b.identity
     assert a.identity is not c.identity

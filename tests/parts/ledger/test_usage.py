@@ -20,9 +20,9 @@ from gateway.cli.main import main
 from gateway.parts.access.keys.budgets import OwnerBudgets
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry, Why
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
-from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import names
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob

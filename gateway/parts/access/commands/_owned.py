@@ -12,11 +12,11 @@ from typing import Any, Final, TypeVar
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_author_flag, author_of, duration, whole
 from gateway.cli.store_flags import add_registry_flags, with_store
-from gateway.config.identity import NAME
+from gateway.parts.access.identity_config import NAME
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord, public
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.self_service import NotAllowed
-from gateway.quotas.terms import NO_TERMS, Budget, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Budget, Terms
 from gateway.report import printable
 
 T = TypeVar("T")

@@ -12,14 +12,14 @@ from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.terms import Per
+from gateway.parts.access.quotas.terms import Per
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import NANO, dollars, percent
 
 if TYPE_CHECKING:
     from cache.store.redis_store import RedisStore
     from gateway.parts.access.keys.records import KeyRecord
-    from gateway.quotas.terms import Terms
+    from gateway.parts.access.quotas.terms import Terms
 
 
 def add_parser(subparsers: Subparsers) -> None:

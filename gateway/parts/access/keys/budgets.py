@@ -21,10 +21,11 @@ from urllib.parse import unquote
 from cache.store.base import Command, Store, fields_in
 from cache.store.settled_change import settled_change
 from gateway.parts.access.audit.entries import APPEND, BUDGETS, TrailEntry
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.known_keys import configured_owners
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.quotas.accounts import MARK, Account, OwnerAccounts, window_of
-from gateway.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
+from gateway.parts.access.quotas.accounts import MARK, Account, OwnerAccounts, window_of
+from gateway.parts.access.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace
@@ -217,7 +218,8 @@ def account_named(name: str, now: float) -> Account | None:
 
 def terms_in(deployment: Deployment) -> dict[Owned, Terms]:
     """Return the terms that a config gives its teams and tenants."""
-    owners = configured_owners(deployment.teams, deployment.tenants)
+    config = deployment.of(AccessSections)
+    owners = configured_owners(config.teams, config.tenants)
     return {(owner.kind, owner.name): owner.terms for owner in owners.values()}
 
 

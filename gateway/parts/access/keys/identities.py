@@ -15,9 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.config.identity import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Overloaded, Unauthorized, retry_after
+from gateway.parts.access.identity_config import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.parts.access.keys.key_caller import KeyCaller
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord
 from gateway.parts.access.keys.roles import Grant, Person

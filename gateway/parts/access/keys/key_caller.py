@@ -9,7 +9,7 @@ from gateway.caller import Caller
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.parts.access.keys.key_rights import KeyRights
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord, OwnerRecord
-from gateway.quotas.terms import OwnerKind, Terms
+from gateway.parts.access.quotas.terms import OwnerKind, Terms
 
 
 class Limited(NamedTuple):

@@ -33,7 +33,7 @@ from gateway.parts.access.keys.registry import FoundKey, KeyChanges, KeyRegistry
 
 if TYPE_CHECKING:
     from gateway.caller import Caller
-    from gateway.config.keys import OwnerTerms
+    from gateway.parts.access.key_config import OwnerTerms
 
 log = logging.getLogger("tierline.keys")
 

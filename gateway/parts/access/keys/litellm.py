@@ -17,11 +17,11 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from gateway.config.identity import NAME
+from gateway.parts.access.identity_config import NAME
 from gateway.parts.access.keys.moving import MovedKeys
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord
 from gateway.parts.access.keys.registry import KeysRefused
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 _ALL: Final = frozenset({"all-proxy-models", "*"})

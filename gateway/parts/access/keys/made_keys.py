@@ -11,8 +11,8 @@ import time
 from dataclasses import replace
 from typing import Any, Final
 
-from gateway.config.identity import NAME
 from gateway.config.schema import DEFAULT_TENANT
+from gateway.parts.access.identity_config import NAME
 from gateway.parts.access.keys.minting import digest_of, new_id, new_key, secret_of
 from gateway.parts.access.keys.records import LATEST, KeyRecord, OwnerRecord
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why

@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
-from gateway.quotas.terms import NO_TERMS, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 
 LATEST: Final = 253_402_300_799.0
 """Unix seconds of the last date that can be shown, the end of the year 9999."""

@@ -39,7 +39,7 @@ from gateway.parts.access.keys.records import (
     shown,
     to_json,
 )
-from gateway.quotas.terms import NO_TERMS, Budget, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Budget, Terms
 
 T = TypeVar("T")
 

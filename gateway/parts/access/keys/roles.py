@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from gateway.config.identity import Role
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Forbidden
-from gateway.quotas.terms import NO_TERMS, Terms
+from gateway.parts.access.identity_config import Role
+from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 
 Within = Literal["", "surface", "team"]
 

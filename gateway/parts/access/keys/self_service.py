@@ -20,7 +20,7 @@ from urllib.parse import unquote
 from gateway.parts.access.audit.entries import TrailEntry
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord, OwnerRecord
 from gateway.parts.access.keys.roles import Person, may
-from gateway.quotas.terms import NO_TERMS, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 
 _LONGER: Final = ("day", "week", "month", "total")
 _COUNTS: Final = ("requests_per_minute", "tokens_per_minute", "concurrent")

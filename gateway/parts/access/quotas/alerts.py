@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.quotas.accounts import MARK, Account
-from gateway.quotas.terms import OwnerKind
+from gateway.parts.access.quotas.accounts import MARK, Account
+from gateway.parts.access.quotas.terms import OwnerKind
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
 

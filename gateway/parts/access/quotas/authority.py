@@ -23,8 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from gateway.parts.access.quotas.accounts import Unit
 from gateway.parts.access.quotas.machine import LIFE_S, LeaseReply, LeaseRequest
-from gateway.quotas.accounts import Unit
 
 SLOT_MS: Final = 250
 SLOTS: Final = 60_000 // SLOT_MS

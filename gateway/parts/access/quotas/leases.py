@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cache.store.base import Command, NoStore, Store, StoreUnavailable
+from gateway.parts.access.quotas.accounts import ENDLESS, Account
 from gateway.parts.access.quotas.authority import LIFE_MS, Authority
 from gateway.parts.access.quotas.machine import (
     DRY,
@@ -43,7 +44,6 @@ from gateway.parts.access.quotas.machine import (
 )
 from gateway.parts.access.quotas.own_count import MINUTE_S, OwnCount
 from gateway.parts.access.quotas.spent_copies import SpentCopies
-from gateway.quotas.accounts import ENDLESS, Account
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 
 EXCHANGE_S: Final = 0.2

@@ -50,7 +50,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from gateway.quotas.accounts import Unit
+from gateway.parts.access.quotas.accounts import Unit
 
 GRANTED: Final = 0
 DRY: Final = 1

@@ -16,7 +16,7 @@ from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person, may
 from gateway.parts.access.keys.self_service import may_with
-from gateway.quotas.terms import Per
+from gateway.parts.access.quotas.terms import Per
 
 router: Final = APIRouter(prefix="/admin/budgets", tags=["Budgets"], route_class=BodyRoute)
 _Sees = Annotated[Person, needs_role("usage.see")]

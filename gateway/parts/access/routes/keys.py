@@ -26,7 +26,7 @@ from gateway.parts.access.keys.records import LATEST, STATE_AFTER, KeyRecord, Ow
 from gateway.parts.access.keys.registry import KeyRegistry, KeysConflict, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import NotAllowed, may_with, may_with_owner
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from gateway.steps import Steps
 from policies.quantities import read_duration
 

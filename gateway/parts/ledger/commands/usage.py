@@ -20,8 +20,8 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, add_json_flag, duration
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.access.quotas.terms import Budget
 from gateway.parts.ledger.older_records import has_files
-from gateway.quotas.terms import Budget
 from gateway.report import NONE, WIDE, Report, printable, show, table
 from policies.quantities import NANO, dollars
 

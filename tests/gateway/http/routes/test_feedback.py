@@ -9,9 +9,10 @@ import pytest
 
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.config.schema import Limits, TelemetryConfig, TenantConfig, key_digest
+from gateway.config.schema import Limits, TelemetryConfig, key_digest
 from gateway.http.api import public_api
 from gateway.parts.access.callers import Callers
+from gateway.parts.access.config import TenantConfig
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import feedback, reader
 from gateway.telemetry.metrics import Metrics

@@ -18,12 +18,12 @@ from gateway.parts.access.audit.trail import AuditTrail, TrailFilter
 from gateway.parts.access.keys.budgets import Owned, OwnerBudgets, account_named
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
+from gateway.parts.access.quotas.accounts import OwnerAccounts
 from gateway.parts.access.quotas.alerts import MARK
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.usage import UsageQuery, usage_lines
-from gateway.quotas.accounts import OwnerAccounts
-from gateway.quotas.terms import Budget, Terms
 from gateway.telemetry import reader
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.store import UNHURRIED, LocalStore, local_store

@@ -21,7 +21,7 @@ from gateway.parts.access.keys.known_keys import KnownKeys
 from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_key
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.parts.access.keys.registry import FoundKey, KeyRegistry, KeysRefused
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from tests.parts.access.keys.conftest import WHY, minted
 from tests.support.store import UNHURRIED, local_store
 

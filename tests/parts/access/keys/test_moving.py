@@ -11,7 +11,7 @@ from gateway.parts.access.keys.litellm import litellm_keys
 from gateway.parts.access.keys.moving import export_lines, read_export
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused
-from gateway.quotas.terms import Terms
+from gateway.parts.access.quotas.terms import Terms
 from tests.parts.access.keys.conftest import WHY, minted, registry, server, store
 
 __all__ = ["registry", "server", "store"]

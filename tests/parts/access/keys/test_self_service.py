@@ -11,7 +11,7 @@ from gateway.parts.access.keys.key_caller import Limited, caller_of
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
 from gateway.parts.access.keys.self_service import NotAllowed, allowed_key, may_with
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.terms import Budget, Terms
 
 NOW, DAY = 1_800_000_000.0, 86400.0
 MEMBER = Person("mo@acme.example", "u_1", tenant="acme", teams=("web",))

@@ -18,8 +18,8 @@ import pytest
 from cache.store.base import Command, NoStore, Store
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.quotas import alerts
+from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.alerts import MARK, BudgetAlerts, signed, webhook_key
-from gateway.quotas.accounts import Account, Window
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.gateway.telemetry.conftest import server, store
 from tests.support.wait import SLACK

@@ -12,10 +12,10 @@ import redis
 
 from cache.store.base import NoStore, Store
 from cache.store.redis_store import RedisStore
+from gateway.parts.access.quotas.accounts import Account, Unit, Window
 from gateway.parts.access.quotas.authority import NAMES_AT_MOST, Authority
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases, Refusal, WhenDown, freed
-from gateway.quotas.accounts import Account, Unit, Window
-from gateway.quotas.terms import OwnerKind
+from gateway.parts.access.quotas.terms import OwnerKind
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.quota_clock import SharedAuthority, run_virtually
 from tests.support.store import UNHURRIED, LocalStore

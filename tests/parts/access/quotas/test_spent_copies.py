@@ -13,9 +13,9 @@ import redis
 
 from cache.store.redis_store import RedisStore
 from gateway.config.environment import write_private
+from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.parts.access.quotas.spent_copies import SpentCopies
-from gateway.quotas.accounts import Account, Window
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.store import UNHURRIED, LocalStore
 from tests.support.wait import eventually

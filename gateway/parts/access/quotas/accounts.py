@@ -18,7 +18,7 @@ from typing import Final, Literal, NamedTuple
 from urllib.parse import quote
 from zoneinfo import ZoneInfo
 
-from gateway.quotas.terms import Budget, OwnerKind, Per, Terms
+from gateway.parts.access.quotas.terms import Budget, OwnerKind, Per, Terms
 
 Unit = Literal["requests", "tokens", "concurrent", "usd"]
 ENDLESS: Final = float("inf")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from gateway.quotas.accounts import Account, OwnerAccounts, window_of
-from gateway.quotas.terms import Budget, Terms
+from gateway.parts.access.quotas.accounts import Account, OwnerAccounts, window_of
+from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
 
 

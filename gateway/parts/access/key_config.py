@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.quotas.terms import NO_TERMS, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 from policies.validation import Section
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.quotas.terms import Budget
+from gateway.parts.access.quotas.terms import Budget
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from gateway.config.addresses import check_http_url, is_loopback
-from gateway.quotas.terms import NO_TERMS, Terms
+from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 from policies.validation import Seconds, Section
 
 Role = Literal["viewer", "editor", "key_admin", "admin"]
