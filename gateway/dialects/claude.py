@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-ALWAYS_THINK: Final = frozenset({"fable", "mythos"})
-"""Families of Anthropic's models whose thinking cannot be switched off."""
+_ALWAYS_THINK: Final = frozenset({"fable", "mythos"})
+"""Families of Anthropic's models of which each thinks always."""
 _CLAUDE: Final = re.compile(r"(?:(\d)(?:-(\d))?-)?(opus|sonnet|haiku|fable|mythos)(?:-(\d)(?:[-.](\d))?(?!\d))?")
 
 
@@ -21,8 +21,14 @@ def claude_version(model: str) -> tuple[str, tuple[int, int]] | None:
     major, minor = (match[1], match[2]) if match[1] else (match[4], match[5])
     if major is None:
         # Only Mythos Preview has a name without a number; it takes what version 5 does.
-        return (family, (5, 0)) if family in ALWAYS_THINK else None
+        return (family, (5, 0)) if family in _ALWAYS_THINK else None
     return family, (int(major), int(minor or 0))
+
+
+def claude_always_thinks(model: str) -> bool:
+    """Return whether a model is one of Anthropic's whose thinking cannot be switched off."""
+    family, version = claude_version(model) or ("", (0, 0))
+    return family in _ALWAYS_THINK or (family == "opus" and version >= (5, 5))
 
 
 def claude_caches_from(model: str) -> int:

@@ -22,21 +22,21 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import assemble, chunks_of
-from gateway.dialects.completions import CompletionsClient
-from gateway.dialects.messages.backend import messages_request
-from gateway.dialects.messages.backend_replies import MessageChunks, completion_of
-from gateway.dialects.messages.client import chat_body
-from gateway.dialects.messages.models import facts_of_model
-from gateway.dialects.messages.writer import MessageEvents, message_of
 from gateway.dialects.native import NATIVE, Native
 from gateway.dialects.reasoning import maker_of
-from gateway.dialects.responses.backend import request_of
-from gateway.dialects.responses.chunks import ResponseChunks
-from gateway.dialects.responses.events import ResponseEvents
-from gateway.dialects.responses.reading import chat_request as responses_body
-from gateway.dialects.responses.reading import entries_of
-from gateway.dialects.responses.reply import chat_answer as response_completion
-from gateway.dialects.responses.response_object import ItemIds, ResponseHead, whole_response
+from gateway.parts.apis.dialects.completions import CompletionsClient
+from gateway.parts.apis.dialects.messages.backend import messages_request
+from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, completion_of
+from gateway.parts.apis.dialects.messages.client import chat_body
+from gateway.parts.apis.dialects.messages.models import facts_of_model
+from gateway.parts.apis.dialects.messages.writer import MessageEvents, message_of
+from gateway.parts.apis.dialects.responses.backend import request_of
+from gateway.parts.apis.dialects.responses.chunks import ResponseChunks
+from gateway.parts.apis.dialects.responses.events import ResponseEvents
+from gateway.parts.apis.dialects.responses.reading import chat_request as responses_body
+from gateway.parts.apis.dialects.responses.reading import entries_of
+from gateway.parts.apis.dialects.responses.reply import chat_answer as response_completion
+from gateway.parts.apis.dialects.responses.response_object import ItemIds, ResponseHead, whole_response
 from gateway.server.server import settle_memory
 from tests.bench.command import bench_parser
 

@@ -12,7 +12,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.dialects.responses.compaction import opened_summary, sealed
+from gateway.parts.apis.dialects.responses.compaction import opened_summary, sealed
 from tests.support.app import in_process
 from tests.support.ask import record_at
 from tests.support.gateway import CHAT, Gateway

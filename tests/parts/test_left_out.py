@@ -211,6 +211,10 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             assert len(rated.json()["cache_entry_removed"]) == 12
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
+            for path in ("responses", "messages", "embeddings", "audio/speech"):
+                gone_path = httpx2.post(f"{gateway.url}/{path}", json={"model": "chat", "input": "hi"}, timeout=20)
+                lacks_it = f"/v1/{path} needs the part apis, which is not installed: pip install tierline."
+                assert (lacks_it in gone_path.text) == ("apis" in names), gone_path.text
             assert "tierline_cache_" in httpx2.get(f"{gateway.origin}/metrics", timeout=20).text
         assert gateway.log().splitlines()[-1] == "elsewhere: []"
 
@@ -233,7 +237,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         for kind in kinds:
             own = config(upstream.url, None, store.url)
             own["tiers"][1]["backends"][0] |= {"key_env": "", **({"auth": {}} if kind == "auth" else {"kind": kind})}
-            (tmp_path / "of-part" / f"{kind}.yaml").write_text(json.dumps(own))
+            (tmp_path / "of-part" / f"kind-{kind}.yaml").write_text(json.dumps(own))
         in_store = config(upstream.url, None, store.url, policies={"source": "store"})
         (tmp_path / "in-store.yaml").write_text(json.dumps(in_store))
         (tmp_path / "policies" / "chat.test.yaml").write_text("tests: []\n")
@@ -243,7 +247,8 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             ("policy", "schema", "--tests"): {"lab"},
             **({} if "rollout" in names else {apply: {"lab"}}),
         }
-        checks = [["check", "--config", str(tmp_path / "of-part" / f"{name}.yaml")] for name in (*sections, *kinds)]
+        configs = (*sections, *(f"kind-{kind}" for kind in kinds))
+        checks = [["check", "--config", str(tmp_path / "of-part" / f"{name}.yaml")] for name in configs]
         ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone), *checks]))
         worked = [(argv, next(ran)) for argv in works]
         assert [(argv, did) for argv, did in worked if did.code] == []

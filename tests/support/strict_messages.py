@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from gateway.dialects.messages.models import facts_of_model
+from gateway.parts.apis.dialects.messages.models import facts_of_model
 from tests.support.connection import Received
 from tests.support.upstream import Reply, Upstream
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
-from gateway.dialects.messages.models import facts_of_model
+from gateway.dialects.claude import claude_always_thinks
 from gateway.parts.agents.agreement import ComparedAnswer, Cosine, agreement_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
@@ -102,7 +102,7 @@ class Samples:
         """
         body, config = {**asked.body, "temperature": self._body["temperature"]}, self._endpoint.config
         own = {} if asked.native is None else asked.native.body
-        thinks = "temperature" in config.omit or facts_of_model(config.model).thinking == "always"
+        thinks = "temperature" in config.omit or claude_always_thinks(config.model)
         if self._request.features.stream and not (thinks or any(body.get(key) or own.get(key) for key in _THINKS)):
             body.pop("max_tokens", None)
             body["max_completion_tokens"] = self._request.policy.escalate.stream.hold_tokens * 3 // 2

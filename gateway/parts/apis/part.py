@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from gateway.dialects.messages.client import MessagesClient
 from gateway.errors import ApiError
 from gateway.http.messages import MESSAGES
 from gateway.parts.apis.clients import Clients
+from gateway.parts.apis.dialects.messages.client import MessagesClient
 from gateway.seams import ClientApiNeeds
 
 _VERSION: Final = b"anthropic-version"

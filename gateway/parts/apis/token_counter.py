@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.backends.base import InvalidReply
-from gateway.dialects.messages.backend import VERSION, messages_request, protocol_of
-from gateway.dialects.messages.models import facts_of_model
 from gateway.off_loop import off_loop
+from gateway.parts.apis.dialects.messages.backend import VERSION, messages_request, protocol_of
+from gateway.parts.apis.dialects.messages.models import facts_of_model
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native

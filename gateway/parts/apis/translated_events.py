@@ -11,7 +11,7 @@ import orjson
 from gateway.request.reply import QUIET_S, STILL_ALIVE, is_error_event
 
 if TYPE_CHECKING:
-    from gateway.dialects.client import StreamWriter
+    from gateway.parts.apis.dialects.client import StreamWriter
 
 _DATA: Final = b"data: "
 _DONE: Final = b"[DONE]"

@@ -14,8 +14,8 @@ from gateway.parts.apis.translated_events import translated
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.dialects.client import ClientDialect, StreamWriter
     from gateway.dialects.native import Native
+    from gateway.parts.apis.dialects.client import ClientDialect, StreamWriter
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
     from gateway.request.reply import Header

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gateway.chat.usage import Usage, hide_cache, standardise, usage_of
-from gateway.dialects.messages.backend_replies import chat_usage
-from gateway.dialects.messages.writer import messages_usage
-from gateway.dialects.responses.items import usage_object
-from gateway.dialects.responses.reply import usage_in as usage_of_response
+from gateway.parts.apis.dialects.messages.backend_replies import chat_usage
+from gateway.parts.apis.dialects.messages.writer import messages_usage
+from gateway.parts.apis.dialects.responses.items import usage_object
+from gateway.parts.apis.dialects.responses.reply import usage_in as usage_of_response
 
 
 def counts(tokens_in: int | None, tokens_out: int | None, total: int | None = None, **more: Any) -> dict[str, Any]:

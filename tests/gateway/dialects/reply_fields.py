@@ -31,11 +31,11 @@ from openai.types.responses import Response
 
 from gateway.backends.base import Backend, BackendError, BackendRequest
 from gateway.backends.openai import OpenAIBackend
-from gateway.dialects.client import ClientDialect
-from gateway.dialects.completions import CompletionsClient
-from gateway.dialects.messages.client import MessagesClient
 from gateway.dialects.reasoning import maker_of
-from gateway.dialects.responses.client import NOT_KEPT, ResponsesClient
+from gateway.parts.apis.dialects.client import ClientDialect
+from gateway.parts.apis.dialects.completions import CompletionsClient
+from gateway.parts.apis.dialects.messages.client import MessagesClient
+from gateway.parts.apis.dialects.responses.client import NOT_KEPT, ResponsesClient
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 from tests.gateway.dialects.pairs import (

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.messages.client import chat_body
 from gateway.dialects.system_text import names_of_systems, with_one_instruction, with_one_system, without_billing_line
+from gateway.parts.apis.dialects.messages.client import chat_body
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch={};"
 

@@ -18,8 +18,8 @@ from tests.support.app import InProcess
 ROOT = Path(__file__).parents[3]
 TABLES = {"REQUEST_HEADERS": REQUEST_HEADERS, "REPLY_HEADERS": REPLY_HEADERS}
 SERVING = (
-    *("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "dialects/messages", "errors.py"),
-    "parts/apis",
+    *("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "errors.py"),
+    *("parts/access", "parts/apis"),
 )
 HYPHENATED = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 WORDS = {"accept", "age", "allow", "authorization", "connection", "date", "etag", "expect", "host", "origin", "range"}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.dialects.messages.backend import messages_request
-from gateway.dialects.messages.models import facts_of_model
 from gateway.dialects.reasoning import NOBODY
 from gateway.parts.agents.policy import InputRules
 from gateway.parts.agents.shortening import history_span, minified, shorter_input
+from gateway.parts.apis.dialects.messages.backend import messages_request
+from gateway.parts.apis.dialects.messages.models import facts_of_model
 from tests.support.strict_chat import StrictChat
 from tests.support.strict_messages import StrictMessages
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.dialects.completions import CompletionsClient, prompts_of
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
 from gateway.off_loop import off_loop
+from gateway.parts.apis.dialects.completions import CompletionsClient, prompts_of
 from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies

@@ -8,12 +8,12 @@ from typing import Annotated, ClassVar, Final
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.dialects.responses.items import Json as Shown
-from gateway.dialects.responses.items import listed_item
-from gateway.dialects.responses.reading import chat_request
 from gateway.errors import NotFound, unsupported
 from gateway.http.api_route import Body, BodyRoute, Owner, Served
 from gateway.parts.apis.clients import Clients
+from gateway.parts.apis.dialects.responses.items import Json as Shown
+from gateway.parts.apis.dialects.responses.items import listed_item
+from gateway.parts.apis.dialects.responses.reading import chat_request
 from gateway.parts.apis.routes.kept_responses import ShownItems
 from gateway.parts.apis.routes.of_worker import OfWorker
 from gateway.parts.apis.stores.conversations import with_ids

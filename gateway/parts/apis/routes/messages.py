@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
-from gateway.dialects.messages.client import MessagesClient
 from gateway.http.messages import request_id_of
+from gateway.parts.apis.dialects.messages.client import MessagesClient
 from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import known_headers

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from gateway.dialects.responses.client import Lifetime, ResponsesClient
 from gateway.http.exchange import ReadRequest
 from gateway.http.messages import send_json, start_events
+from gateway.parts.apis.dialects.responses.client import Lifetime, ResponsesClient
 from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, known_headers

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from cache.store.base import Release, Store
-from gateway.dialects.responses.response_object import ItemIds
 from gateway.errors import Conflict, NotFound, retry_after
+from gateway.parts.apis.dialects.responses.response_object import ItemIds
 from gateway.parts.apis.stores.kept_responses import KeptResponse, KeptResponses
 
 Json = dict[str, Any]

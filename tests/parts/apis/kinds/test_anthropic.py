@@ -14,9 +14,9 @@ from gateway.backends.base import ALIVE, BackendRequest, BadStatus, ContextExcee
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.quota import Quota
 from gateway.chat.completions import assemble
-from gateway.dialects.messages.backend_replies import MessageChunks
-from gateway.dialects.messages.client import chat_body
 from gateway.dialects.reasoning import maker_of
+from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks
+from gateway.parts.apis.dialects.messages.client import chat_body
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend, _MessageStream
 from tests.support.raw_upstream import raw_upstream
 from tests.support.strict_messages import StrictMessages, error, events_of, redacted, text, thinking, tool_use

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheFacts
 from gateway.config.backends import BackendConfig
 from gateway.dialects.claude import claude_caches_from
-from gateway.dialects.messages.models import facts_of_model
+from gateway.parts.apis.dialects.messages.models import facts_of_model
 from gateway.parts.apis.kinds.anthropic.set_fields import message_with_fields
 from policies.errors import Finding
 from policies.validation import raise_findings

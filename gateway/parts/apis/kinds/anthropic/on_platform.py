@@ -7,7 +7,7 @@ from typing import Unpack
 
 from gateway.backends.base import BackendRequest, Transport
 from gateway.backends.http_backend import Common, Prepared
-from gateway.dialects.messages.backend import protocol_of
+from gateway.parts.apis.dialects.messages.backend import protocol_of
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 
 _BETAS = "anthropic-beta"
