@@ -141,7 +141,7 @@ PARTS: Final = (
         (),
         ("fit collect", "fit train"),
         ("scorer",),
-        settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break"),
+        settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "route.weigh_switching"),
         policy_sections=("input", "session"),
         provides=("admission", "conversations", "verifier", "successor"),
     ),

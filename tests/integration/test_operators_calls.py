@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from gateway.cascade.daily_budget import DailyBudget
-from tests.integration.test_shorter_input import conversation
+from tests.parts.agents.test_shorter_input import conversation
 from tests.parts.rollout.test_shadow import roll
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore

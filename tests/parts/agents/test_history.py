@@ -13,7 +13,7 @@ import pytest
 from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.local.kinds.scripted.script import ToolCall
 from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
-from tests.integration.test_shorter_input import LONG, PATHS, conversation
+from tests.parts.agents.test_shorter_input import LONG, PATHS, conversation
 from tests.support.app import InProcess
 from tests.support.ask import record_at
 from tests.support.store import LocalStore
