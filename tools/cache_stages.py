@@ -16,8 +16,8 @@ import numpy as np
 from cache.planning.plan import CachePlan
 from cache.semantic.cross_encoder_queue import TextPair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
-from gateway.measures.intervals import wilson
 from gateway.parts.fit.curves import Flags, Floats
+from gateway.parts.measures.intervals import wilson
 from gateway.progress import OnProgress, silent
 
 NEVER = -math.inf

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.intervals import wilson
 from gateway.parts.fit.curves import Flags, Floats
+from gateway.parts.measures.intervals import wilson
 
 
 def least_threshold(scores: Floats, same: Flags, most_wrong: float) -> float:

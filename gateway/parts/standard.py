@@ -80,7 +80,7 @@ PARTS: Final = (
         ("ledger",),
         "tierline-ledger",
         provides=("archive",),
-        requires=("recorder",),
+        requires=("measures", "recorder"),
     ),
     StandardPart(
         "access",
@@ -97,14 +97,14 @@ PARTS: Final = (
         ("console", "mcp"),
         distribution="tierline-lab",
         provides=("policy_lab",),
-        requires=("lint", "recorder"),
+        requires=("lint", "measures", "recorder"),
     ),
     StandardPart(
         "fit",
         "fitting to your traffic",
         ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
-        requires=("lint",),
+        requires=("lint", "measures"),
     ),
     StandardPart(
         "console",
@@ -114,7 +114,7 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
-        requires=("lint", "recorder"),
+        requires=("lint", "measures", "recorder"),
     ),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
@@ -171,8 +171,9 @@ PARTS: Final = (
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
         policy_sections=("rollout", "learn"),
         provides=("policies", "observers", "admin_routers"),
-        requires=("lint", "recorder"),
+        requires=("lint", "measures", "recorder"),
     ),
+    StandardPart("measures", "figures of quality", ()),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("lint", "mistakes in policies", ("policy lint",), provides=("lint",)),
 )

@@ -1,4 +1,4 @@
-"""Read records, feedback and labels from the store, newest first, in pages that fit the store's short time limits."""
+"""Read records and feedback from the store, newest first, in pages that fit the store's short time limits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.telemetry import feedback, label
+from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback, Key
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import is_adjustment, is_record
@@ -27,7 +27,7 @@ async def newest(store: Store) -> AsyncIterator[bytes]:
 
 async def newest_entries(store: Store) -> AsyncIterator[tuple[str, bytes]]:
     """Yield every stored record with its place in the stream, newest first. Raises StoreUnavailable."""
-    async for entry_id, blob in _entries(store, TRACES):
+    async for entry_id, blob in entries(store, TRACES):
         if is_record(blob) and not is_adjustment(blob):
             yield entry_id, blob
 
@@ -60,20 +60,15 @@ async def find(store: Store, request_id: str, wanted: Callable[[Any], bool] = la
 async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
     """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
     by_request: dict[Key, Feedback] = {}
-    async for _, blob in _entries(store, feedback.STREAM):
+    async for _, blob in entries(store, feedback.STREAM):
         entry = feedback.decode_feedback(blob)
         if entry is not None:
             by_request.setdefault(entry.key, entry)
     return by_request
 
 
-async def labels(store: Store) -> list[dict[str, Any]]:
-    """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
-    decoded = [label.decode_label(blob) async for _, blob in _entries(store, label.LABELS)]
-    return [entry for entry in reversed(decoded) if entry is not None and not entry.get("candidate")]
-
-
-async def _entries(store: Store, stream: str) -> AsyncIterator[tuple[str, bytes]]:
+async def entries(store: Store, stream: str) -> AsyncIterator[tuple[str, bytes]]:
+    """Yield the entries of a stream with their places, newest first. Raises StoreUnavailable."""
     before: str | None = None
     while page := await _page(store, stream, before):
         for entry in page:

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from gateway.cli.flags import add_embedding_flag, add_json_flag, add_state_flag
 from gateway.encoders import load_embedder
-from gateway.measures.intervals import wilson
 from gateway.parts.fit.figures import Interval
+from gateway.parts.measures.intervals import wilson
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from routing.difficulty.model import DifficultyModel, shipped_artefact

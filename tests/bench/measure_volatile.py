@@ -16,8 +16,8 @@ from typing import Any
 
 from cache.planning.volatile import ARTEFACT, VolatileHead
 from gateway.cli.flags import add_json_flag, add_seed_flag, whole
-from gateway.measures.intervals import wilson
 from gateway.parts.fit.datasets import DataError, json_objects
+from gateway.parts.measures.intervals import wilson
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
 from tools import command

@@ -23,8 +23,8 @@ import grimp
 from tests.support.gateway import ROOT
 
 KEPT = Path(__file__).with_name("ratchets.json")
-NOT_SERVING = ("gateway.parts", "gateway.cli", "gateway.measures", "gateway.progress", "gateway.report", "tools")
-"""Modules that no request needs: the parts of `gateway.parts.standard`, commands, and figures of quality."""
+NOT_SERVING = ("gateway.parts", "gateway.cli", "gateway.progress", "gateway.report", "tools")
+"""Modules that no request needs: the parts of `gateway.parts.standard`, and commands."""
 RAISE = (
     "Take as much away, or raise the number by hand in tests/bench/ratchets.json, in a commit of its own that names "
     "the feature, the lines that it takes, and what it made unnecessary."

@@ -24,11 +24,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.measures.intervals import wilson
 from gateway.parts.lab.replay.figures import FigureChange
 from gateway.parts.lab.replay.run import Replayed, replay
 from gateway.parts.ledger.columns import Row
 from gateway.parts.ledger.query import connect
+from gateway.parts.measures.intervals import wilson
 from tests.bench.command import bench_parser
 from tests.support.ledger_files import write_ledger
 from tests.support.scripted_world import World, policy

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.telemetry.label import packed_vector
+from gateway.parts.measures.label import packed_vector
 from routing.difficulty.model import DifficultyModel
 from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedding.embedder import StaticEmbedder, bounded

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.measures.quality import QualityDifference, comparable, quality_sum, tier_opinions
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.quality import OPINIONS, QUERIES, SurfaceLabels, surface_labels
 from gateway.parts.ledger.tier_worth import SINCE_S
+from gateway.parts.measures.quality import QualityDifference, comparable, quality_sum, tier_opinions
 
 _STEERED: Final = """
 SELECT steered_from, tier, count(*)::INTEGER AS requests, count(steered_usd)::INTEGER AS capped,

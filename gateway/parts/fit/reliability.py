@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.measures.intervals import wilson
 from gateway.parts.fit.curves import Floats, calibration_error
+from gateway.parts.measures.intervals import wilson
 
 FEWEST: Final = 50
 """Predictions with an observation, below which nothing is said of a head."""

@@ -17,8 +17,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.parts.measures import label
 from gateway.parts.recorder.decision_record import named
-from gateway.telemetry import feedback, label
+from gateway.telemetry import feedback
 from gateway.telemetry.goodput import HELD, ending_of
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import is_record, without_hops

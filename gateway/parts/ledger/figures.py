@@ -12,15 +12,15 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from gateway.measures.quality import Opinions, Quality, estimate, in_one_word, quality_sum, tier_qualities
 from gateway.parts.ledger.saving import estimated_cost, is_compared, net_saving, sums_of
+from gateway.parts.measures.label import of_served
+from gateway.parts.measures.quality import Opinions, Quality, estimate, in_one_word, quality_sum, tier_qualities
 from gateway.telemetry.goodput import HELD, Ending, ending_of
-from gateway.telemetry.label import of_served
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
 Label = Mapping[str, Any]
-"""What a judge said of a request's answer and of another tier's, as `gateway.telemetry.label` decodes it."""
+"""What a judge said of a request's answer and of another tier's, as `gateway.parts.measures.label` decodes it."""
 Figures = dict[str, Any]
 
 _OK: Final = 200

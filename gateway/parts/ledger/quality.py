@@ -47,7 +47,7 @@ class SurfaceLabels:
     feedback: dict[tuple[str, str], float] = field(default_factory=dict)
     unjudged: dict[str, list[float]] = field(default_factory=dict)
     shadows: dict[str, list[tuple[int, float, float, str]]] = field(default_factory=dict)
-    """By candidate policy in shadow mode, as `gateway.measures.quality.paired_quality` takes them."""
+    """By candidate policy in shadow mode, as `gateway.parts.measures.quality.paired_quality` takes them."""
     rated: list[Mapping[str, Any]] = field(default_factory=list)
     """Fresh answers that people rated, with what was predicted of them."""
     ladder: Sequence[str] = ()

@@ -15,9 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.measures.quality import comparable, tier_opinions
 from gateway.parts.ledger.quality import LENGTHS, OPINIONS, QUERIES, SurfaceLabels, surface_labels
 from gateway.parts.ledger.query import connect, rows_of
+from gateway.parts.measures.quality import comparable, tier_opinions
 
 SINCE_S: Final = 30 * 86400.0
 """How far back answers count, in seconds."""

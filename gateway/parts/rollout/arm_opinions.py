@@ -1,6 +1,6 @@
 """Hold what people and a judge say of one arm's answers, and give it to the tests behind a guard.
 
-The estimate, and whose word it is, are those of `fit learn quality` (`gateway.measures.quality`). The tests count
+The estimate, and whose word it is, are those of `fit learn quality` (`gateway.parts.measures.quality`). The tests count
 ratings; where people's and the judge's word are put together, they get as many independent ratings as the estimate is
 worth by its variance. So a judge shortens a canary as far as it agrees with people, and not further.
 """
@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from gateway.measures.quality import FEWEST_BOTH, Opinions, Word, estimate
+from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Word, estimate
 from gateway.parts.rollout.sequential import Sums
 
 Key = tuple[str, str]

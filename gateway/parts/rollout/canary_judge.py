@@ -22,6 +22,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
+from gateway.parts.measures import label
 from gateway.parts.recorder.decision_basis import BasisError
 from gateway.parts.recorder.decisions import BASES
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
@@ -32,7 +33,7 @@ from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryConf
 from gateway.parts.rollout.report import canary_report, details_of, evaluation_report, shadow_report
 from gateway.parts.rollout.shadow_figures import ShadowFigures
 from gateway.parts.rollout.trial import SETTLE_S, Trial, ttft_of
-from gateway.telemetry import feedback, label
+from gateway.telemetry import feedback
 from gateway.telemetry.ledger import SHADOW, TRACES
 from gateway.telemetry.record import is_record
 from policies.errors import ConfigError

@@ -31,9 +31,9 @@ from gateway.cascade.fields import with_set_fields
 from gateway.cascade.own_call import call_model, is_quiet
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
+from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections
-from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedding.embedder import bounded

@@ -26,12 +26,12 @@ from gateway.cascade.own_call import is_quiet
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.errors import ApiError
+from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.telemetry.ledger import SHADOW, Ledger
 from gateway.telemetry.trace import Trace
 from routing.features import room_needed

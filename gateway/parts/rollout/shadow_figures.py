@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gateway.measures.quality import paired_quality
-from gateway.telemetry.label import of_served
+from gateway.parts.measures.label import of_served
+from gateway.parts.measures.quality import paired_quality
 from policies.quantities import dollars
 
 _MOST: Final = 20_000

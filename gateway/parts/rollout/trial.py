@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from gateway.measures.quality import common_word
+from gateway.parts.measures.quality import common_word
 from gateway.parts.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.sequential import (
@@ -43,7 +43,7 @@ from gateway.telemetry.goodput import was_good
 from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:
-    from gateway.measures.quality import Opinions, Word
+    from gateway.parts.measures.quality import Opinions, Word
     from gateway.parts.rollout.policy import Learn, Rollout
 
 Move = Literal["wait", "pass", "pause", "rollback"]

@@ -11,7 +11,7 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.telemetry.label import LABELS
+from gateway.parts.measures.label import LABELS
 from gateway.telemetry.ledger import CallAccount, Ledger
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.consoles import console

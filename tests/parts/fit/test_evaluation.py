@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gateway.measures.intervals import wilson
 from gateway.parts.fit import folds
 from gateway.parts.fit.curves import Blocks, Curve, Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.parts.fit.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
 from gateway.parts.fit.metrics import apgr, bounds, by_length, by_table
+from gateway.parts.measures.intervals import wilson
 from gateway.progress import silent
 from tests.bench.measure_robustness import Assessed, best, cuts
 

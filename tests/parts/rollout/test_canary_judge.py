@@ -20,11 +20,11 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.commands.policy_judge import earlier
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
+from gateway.parts.measures import label
 from gateway.parts.rollout.canary_judge import CanaryJudge, labels_of
 from gateway.parts.rollout.registry.checks import checked
 from gateway.parts.rollout.registry.records import JUDGE, InForce, Mode
 from gateway.parts.rollout.registry.registry import PolicyRegistry
-from gateway.telemetry import label
 from gateway.telemetry.ledger import TRACES
 from policies.loader import PolicySource, made_policy
 from policies.model import DeployedTier

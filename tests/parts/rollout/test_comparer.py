@@ -19,9 +19,9 @@ from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import ask, connect
+from gateway.parts.measures import label
 from gateway.parts.rollout.comparer import Comparer
 from gateway.parts.rollout.observer import AnswerDraws
-from gateway.telemetry import label
 from tests.support.app import InProcess, in_process
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream

@@ -22,8 +22,8 @@ from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import ask, connect
+from gateway.parts.measures import label
 from gateway.parts.rollout.policy import Learn, Rollout, ShadowRules
-from gateway.telemetry import label, reader
 from gateway.telemetry.ledger import TRACES
 from policies.loader import RollingPolicy, made_policy
 from tests.support.app import InProcess, in_process
@@ -162,7 +162,7 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
             assert one["messages"] is None and one["small"]["text"] is None
         judged = sum(one["judge_usd"] for one in found if one)
         assert 0 < judged < spent
-        assert await reader.labels(store) == []
+        assert await label.stored_labels(store) == []
         with locked(tmp_path / "archive"):
             await Keeper(store, tmp_path / "archive", Rotation(), lambda _: None).catch_up()
     await store.aclose()

@@ -23,7 +23,6 @@ from gateway.cli.flags import (
     launch_of,
     whole,
 )
-from gateway.cli.quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.cli.store_flags import take_running
 from gateway.exit_codes import Exit
 from gateway.parts.fit.commands._learn_canary import canary_reason, in_force, start_canary
@@ -32,6 +31,7 @@ from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
 from gateway.parts.lint.warnings import doubts_about
+from gateway.parts.measures.quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.progress import progress
 from gateway.report import Report, show, table
@@ -43,9 +43,9 @@ from policies.quantities import percent
 from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
 
 if TYPE_CHECKING:
-    from gateway.measures.quality import JudgeAgreement
     from gateway.parts.fit.learning.measured import Measured, RouterFigures
     from gateway.parts.fit.learning.own_head import OwnHead
+    from gateway.parts.measures.quality import JudgeAgreement
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -88,11 +88,11 @@ def _add_source(parser: argparse.ArgumentParser) -> None:
 
 def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
     """Fit and measure; write artefacts and the proposed policy if the classifier is better."""
-    from gateway.measures.quality import agreement
     from gateway.parts.fit.learning.labels import chosen_labels, held_out
     from gateway.parts.fit.learning.measured import head_figures
     from gateway.parts.fit.learning.own_fit import fit_own
     from gateway.parts.fit.learning.own_head import own_heads
+    from gateway.parts.measures.quality import agreement
     from routing.difficulty.model import DifficultyModel
 
     if args.out is None:
@@ -285,8 +285,8 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 
 def _quality(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     """Print one quality figure for each tier, and how reliable the predictions of it are."""
-    from gateway.measures.quality import agreement, paired_quality, surface_quality
     from gateway.parts.fit.reliability import head_claims, head_reliabilities
+    from gateway.parts.measures.quality import agreement, paired_quality, surface_quality
 
     heads = head_reliabilities(head_claims(labels.rows, labels.rated, labels.ladder))
     quality = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)

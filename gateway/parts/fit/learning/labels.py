@@ -63,7 +63,7 @@ def chosen_labels(
 ) -> Chosen:
     """Return the labels of a surface's small and strong tier, made with this classifier and encoder.
 
-    `rows` are labels as `gateway.telemetry.label` decodes them, in any order. Raises DataError where they are too few.
+    `rows` are labels as `measures.label` decodes them, in any order. Raises DataError where they are too few.
     """
     left_out: dict[str, int] = {}
     kept: list[Mapping[str, Any]] = []
@@ -121,5 +121,5 @@ def began_last(conversation: NDArray[np.int64], at: Floats) -> NDArray[np.bool_]
 
 
 def unpacked(text: str) -> Floats:
-    """Return the numbers that `gateway.telemetry.label` packed as float16 in base64."""
+    """Return the numbers that `gateway.parts.measures.label` packed as float16 in base64."""
     return np.frombuffer(base64.b64decode(text), np.float16).astype(np.float64)

@@ -1,6 +1,6 @@
 """Estimate by how much a candidate changes the quality of answers, from ratings of answers like those it would serve.
 
-Ratings are people's feedback and a judge's labels (`gateway.measures.quality`). An answer is like another one of the
+Ratings are people's feedback and a judge's labels (`measures.quality`). An answer is like another one of the
 same tier:
 
     judged      if its confidence has the same basis and is about the same. A draft that was rejected is not like one
@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.measures.quality import FEWEST_BOTH, Opinions, Quality, in_one_word, quality_sum
 from gateway.parts.lab.replay.cells import Floats, Ints
+from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Quality, in_one_word, quality_sum
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.outcomes import CourseFollower

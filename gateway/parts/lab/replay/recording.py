@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from gateway.measures.quality import Opinions, estimate
 from gateway.parts.lab.replay.cells import Bools, Ints, VerdictTable
 from gateway.parts.lab.replay.courses import PATHS
 from gateway.parts.lab.replay.figures import Results
 from gateway.parts.lab.replay.history import History, Read, decided_again, read_history
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.tier_figures import TierFigures
+from gateway.parts.measures.quality import Opinions, estimate
 from gateway.parts.recorder.decision_record import outcome_of, unnamed
 from gateway.progress import OnProgress, silent
 from policies.model import Policy

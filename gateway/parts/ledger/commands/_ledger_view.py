@@ -10,7 +10,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.quality_view import quality_table
+from gateway.parts.measures.quality_view import quality_table
 from gateway.report import console_of_stdout
 from policies.quantities import OF_STAGES, dollars, milliseconds, percent
 

@@ -20,6 +20,7 @@ from gateway.exit_codes import Exit
 from gateway.parts.ledger.commands import _ledger_files
 from gateway.parts.ledger.commands._ledger_view import show
 from gateway.parts.ledger.figures import usage_figures
+from gateway.parts.measures.label import stored_labels
 from gateway.progress import OnProgress, progress
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, feedback_key
@@ -93,7 +94,7 @@ async def _read(
             break
     if args.since and len(records) != last:
         say_coverage(folder, now - began, args.since)
-    return records, await reader.feedback_by_request(store), await reader.labels(store)
+    return records, await reader.feedback_by_request(store), await stored_labels(store)
 
 
 def _row(record: Mapping[str, Any], feedback: Feedback | None) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from gateway.measures.intervals import wilson
+from gateway.parts.measures.intervals import wilson
 from policies.quantities import percent, points
 
 Floats = NDArray[np.float64]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.measures.quality import (
+from gateway.parts.measures.quality import (
     Opinions,
     agreement,
     estimate,

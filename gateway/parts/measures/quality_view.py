@@ -11,7 +11,7 @@ from policies.quantities import percent
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gateway.measures.quality import JudgeAgreement
+    from gateway.parts.measures.quality import JudgeAgreement
 
 
 def quality_table(rows: Sequence[Mapping[str, Any]], *names: str) -> Table:

@@ -15,7 +15,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 
+from gateway.telemetry.reader import entries
+
 if TYPE_CHECKING:
+    from cache.store.base import Store
     from routing.confidence.judge import Evidence
 
 LABELS: Final = "tierline:labels"
@@ -137,3 +140,9 @@ def packed_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
         "alternatives": width,
         "top_logprobs": packed_vector([top[:width] for top in tops]) if width else "",
     }
+
+
+async def stored_labels(store: Store) -> list[dict[str, Any]]:
+    """Return every stored label of two tiers' answers, decoded, oldest first. Raises StoreUnavailable."""
+    decoded = [decode_label(blob) async for _, blob in entries(store, LABELS)]
+    return [entry for entry in reversed(decoded) if entry is not None and not entry.get("candidate")]

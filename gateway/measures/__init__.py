@@ -1,1 +1,0 @@
-"""Measure routers on labelled prompts: curves, figures with intervals, splits, and baselines. No I/O."""
