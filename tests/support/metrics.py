@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
+
+from prometheus_client.samples import Sample
 
 from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.agents.metrics import SessionMetrics
@@ -27,3 +30,9 @@ def every_metric(metrics: Metrics | None = None) -> EveryMetric:
     return EveryMetric(
         metrics, LimitMetrics(metrics), SessionMetrics(metrics), AuditMetrics(metrics), TrialMetrics(metrics)
     )
+
+
+def samples_of(metrics: Metrics, name: str) -> Sequence[Sample]:
+    """What a metric has counted, by its name without the prefix; that of a part has no attribute of its own."""
+    families = (family for made in metrics.defined for family in made.collect())
+    return next(family.samples for family in families if family.name == f"tierline_{name}")

@@ -23,6 +23,7 @@ from gateway.parts.measures import label
 from gateway.parts.rollout.comparer import Comparer
 from gateway.parts.rollout.observer import AnswerDraws
 from tests.support.app import InProcess, in_process
+from tests.support.metrics import samples_of
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import eventually
@@ -128,7 +129,7 @@ async def gateway(
 
 def outcomes(app: InProcess) -> dict[str, float]:
     """How comparisons ended so far, by outcome."""
-    samples = app.steps.metrics.comparisons.collect()[0].samples
+    samples = samples_of(app.steps.metrics, "learn_comparisons")
     return {one.labels["outcome"]: one.value for one in samples if one.name.endswith("_total") and one.value}
 
 

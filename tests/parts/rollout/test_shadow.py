@@ -27,6 +27,7 @@ from gateway.parts.rollout.policy import Learn, Rollout, ShadowRules
 from gateway.telemetry.ledger import TRACES
 from policies.loader import RollingPolicy, made_policy
 from tests.support.app import InProcess, in_process
+from tests.support.metrics import samples_of
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.upstream import Reply, Upstream
 from tests.support.wait import eventually
@@ -61,7 +62,7 @@ def roll(app: InProcess, share: float, mode: Any = "shadow", cap: float = 1.0) -
 
 
 def outcomes(app: InProcess) -> dict[str, float]:
-    samples = app.steps.metrics.shadows.collect()[0].samples
+    samples = samples_of(app.steps.metrics, "shadows")
     return {one.labels["outcome"]: one.value for one in samples if one.name.endswith("_total") and one.value}
 
 
@@ -152,7 +153,7 @@ async def test_a_judge_compares_a_shadow_with_what_was_served(server: LocalStore
             served = [await app.ask("one"), await app.ask("two", stream=True)]
             await eventually(lambda: outcomes(app) == {"judged": 2}, 10)
             assert len(judge.requests) == 4 and len(small.requests) == len(large.requests) == 2
-            spent = app.steps.metrics.shadow_cost.collect()[0].samples[0].value
+            spent = samples_of(app.steps.metrics, "shadow_usd")[0].value
         found = [label.decode_label(blob) for _, blob in await store.after(label.LABELS, "0", 10, 0)]
         assert {one["request_id"] for one in found if one} == {one.headers["x-request-id"] for one in served}
         for one in found:
@@ -190,7 +191,7 @@ async def test_a_label_that_cannot_be_kept_costs_the_label_alone(server: LocalSt
             await app.ask("one")
             await eventually(lambda: outcomes(app) == {"store": 1}, 10)
             assert len(judge.requests) == 2
-            spent = app.steps.metrics.shadow_cost.collect()[0].samples[0].value
+            spent = samples_of(app.steps.metrics, "shadow_usd")[0].value
     ledgers = [orjson.loads(blob)["ledger"] for _, blob in await store.after(TRACES, "0", 10, 0)]
     [shadow] = [one for one in ledgers if one["arm"] == "shadow"]
     assert 0 < shadow["cost_usd"] < spent
