@@ -134,7 +134,8 @@ def page_of(part: StandardPart) -> str:
 
 def fields_of(part: StandardPart) -> dict[str, FieldInfo]:
     """The keys of the config that only this part reads."""
-    return {key: field for key, field in CONFIG_FIELDS.items() if re.split(r"[.\[]", key)[0] in part.sections}
+    own = {*part.sections, *(["TERMS"] if part.name == "access" else [])}
+    return {key: field for key, field in CONFIG_FIELDS.items() if re.split(r"[.\[]", key)[0] in own}
 
 
 OF_PARTS = {key for part in PARTS for key in fields_of(part)}

@@ -58,7 +58,7 @@ def test_an_action_that_is_not_in_the_table_is_a_mistake() -> None:
         may(ADMIN, "keys.steal")
 
 
-README = (Path(__file__).parents[4] / "deploy" / "README.md").read_text("utf-8")
+README = (Path(__file__).parents[4] / "gateway" / "parts" / "access" / "README.md").read_text("utf-8")
 
 
 def test_the_readme_has_the_table() -> None:
