@@ -83,18 +83,10 @@ def _out_of_reach(policy: Policy, fits: Fits) -> Iterator[Finding]:
         yield no_such("backend", judge.backend, fits.backends, here, here[:-1])
 
 
-def _unknown_judges(policy: Policy, fits: Fits) -> Iterator[Finding]:
-    """Judges of drafts that the deployment does not have."""
-    judge, at = policy.escalate.judge, ("escalate", "judge")
-    if judge is not None and judge.backend not in fits.backends:
-        yield no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
-
-
 _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
     _unknown_tiers,
     _too_wide,
     _out_of_reach,
-    _unknown_judges,
 )
 
 

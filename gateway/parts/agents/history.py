@@ -27,15 +27,14 @@ from gateway.cascade.own_call import call_model, is_quiet, text_of_answer
 from gateway.chat.completions import conversation_shown
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
-from gateway.parts.agents.policy import AgentSections
-from gateway.parts.agents.shortened import with_shorter_input, with_summary
+from gateway.parts.agents.shortened import with_summary
 from gateway.parts.agents.shortening import history_span
 from gateway.recent import Recent
 from gateway.telemetry import names
 from routing.features import room_needed
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
     from cache.store.base import Store
     from gateway.parts.agents.policy import InputRules, SummarisedHistory
@@ -55,9 +54,7 @@ _BEGIN: Final = "Summary of what came before, which is left out here:\n"
 
 
 class HistorySummaries:
-    """The summaries that one worker makes and uses, and all else that makes input shorter: an `Admission`."""
-
-    name: Final = "shorter input"
+    """The summaries that one worker makes and uses."""
 
     def __init__(self, store: Store, tiers: Mapping[str, Tier], paid: Callable[[str, float], None]) -> None:
         """Call `paid` with the surface and the cost in US dollars of each summary that was asked for."""
@@ -68,14 +65,6 @@ class HistorySummaries:
         self._seen: Recent[dict[str, Any]] = Recent(_MOST)
         self._tried: Recent[bool] = Recent(_MOST)
         self._making: dict[str, asyncio.Task[None]] = {}
-
-    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
-        """See `Admission`: return the request with shorter input where its policy says so."""
-        rules = request.policy.of(AgentSections).input
-        return None if rules is None else self._enter(request, rules)
-
-    async def _enter(self, request: RequestContext, rules: InputRules) -> RequestContext:
-        return await with_shorter_input(await self.shortened(request, rules), rules)
 
     async def shortened(self, request: RequestContext, rules: InputRules) -> RequestContext:
         """Return a request with its summary, if there is one; have the next one made where what is sent is long."""

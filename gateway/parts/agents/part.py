@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.cascade.daily_budget import DailyBudget
+from gateway.parts.agents.admission import AgentAdmission
 from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.conversations import ConversationMemory
@@ -23,12 +24,10 @@ if TYPE_CHECKING:
 
 
 def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
-    """Return a worker's caps on sessions, and what sends older turns of a conversation shorter."""
+    """Return what caps a worker's sessions, and sends older turns of a conversation shorter."""
     counted = SessionMetrics(needs.metrics)
-    return (
-        SessionCounts(needs.store, counted.capped),
-        HistorySummaries(needs.store, needs.tiers, counted.summary_made),
-    )
+    sessions = SessionCounts(needs.store, counted.capped)
+    return (AgentAdmission(sessions, HistorySummaries(needs.store, needs.tiers, counted.summary_made)),)
 
 
 def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationMemory:

@@ -8,7 +8,8 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from policies.errors import Edit, Finding
-from policies.model import Rules
+from policies.misfits import no_such
+from policies.model import Fits, Policy, Rules
 from policies.quantities import dollars, read_number, write_duration
 from policies.sections import PolicySections
 from policies.validation import Seconds, Section, Share, Whole
@@ -92,6 +93,13 @@ class AgentSections(PolicySections):
         """Yield caps and steps that do nothing, or too much."""
         yield from _sessions_begin(rules.of(cls).session)
         yield from _input_steps_differ(rules.of(cls).input)
+
+    @classmethod
+    def misfits(cls, policy: Policy, fits: Fits) -> Iterator[Finding]:
+        """Yield a judge of drafts that the deployment does not have."""
+        judge, at = policy.escalate.judge, ("escalate", "judge")
+        if judge is not None and judge.backend not in fits.backends:
+            yield no_such("backend", judge.backend, fits.backends, (*at, "backend"), at)
 
     @classmethod
     def describe(cls, policy: Rules) -> Iterator[tuple[str, str]]:

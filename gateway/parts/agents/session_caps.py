@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Final, Literal
 from cache.store.base import Command, StoreUnavailable
 from gateway.errors import SessionLimitReached
 from gateway.parts.agents.concluding import concluded
-from gateway.parts.agents.policy import AgentSections
 from gateway.recent import Recent
 from gateway.telemetry import names
 from policies.quantities import dollars, write_duration
@@ -98,9 +97,7 @@ class _Remembered:
 
 
 class SessionCounts:
-    """The sessions of one worker: an `Admission` (`gateway.seams`) of the surfaces that have caps."""
-
-    name: Final = "sessions"
+    """The sessions of one worker: call `enter` with each request of a surface that has caps."""
 
     def __init__(self, store: Store, counted: Counted, clock: Callable[[], float] = time.monotonic) -> None:
         """`counted` gets the surface, the cap and the outcome of each request that is a session's last, or over."""
@@ -110,12 +107,8 @@ class SessionCounts:
         self._seen: Recent[_Remembered] = Recent(_MOST)
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
-        """See `Admission`: return the request, told to conclude if it is the last. Raises SessionLimitReached."""
-        caps = request.policy.of(AgentSections).session
-        return None if caps is None or request.options.cache.only_if_cached else self._count(request, caps)
-
-    async def _count(self, request: RequestContext, caps: SessionCaps) -> RequestContext:
+    async def enter(self, request: RequestContext, caps: SessionCaps) -> RequestContext:
+        """Count a request; return it, told to conclude if it is the last. Raises SessionLimitReached if it is over."""
         policy, ledger = request.policy, request.ledger
         hop = request.trace.begin(names.SESSION)
         key, rest_s = f"{_KEY}:{policy.surface}:{ledger.session}", math.ceil(max(_REST_S, caps.time or 0.0))

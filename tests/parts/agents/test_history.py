@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gateway.parts.agents.admission import AgentAdmission
 from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.local.kinds.scripted.script import ToolCall
 from tests.integration.prompt_caching import SURFACES, TOOLS, CachingWorld, caching_world
@@ -41,7 +42,7 @@ async def turn(world: CachingWorld, api: str, surface: str, turns: int) -> Any:
 
 def summaries_of(app: InProcess) -> HistorySummaries:
     """The worker's summaries."""
-    return next(layer for layer in app.steps.admissions if isinstance(layer, HistorySummaries))
+    return next(layer.histories for layer in app.steps.admissions if isinstance(layer, AgentAdmission))
 
 
 async def made(world: CachingWorld) -> None:
