@@ -35,7 +35,7 @@ _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Excep
 def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its document has the hot ones, too."""
     of_apis = [api.routes() for api in steps.client_apis]
-    routers = [models.router, *(router for routers, _ in of_apis for router in routers), feedback.router]
+    routers = [*(router for routers, _ in of_apis for router in routers), models.router, feedback.router]
     described = [*hot_routes(), *(route for _, routes in of_apis for route in routes), *probes()]
     keyed = not steps.deployment.keyless
     api = cold_api(

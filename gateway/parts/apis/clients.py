@@ -86,9 +86,10 @@ class Clients:
     def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
         """Return the cold routes, and those that describe the others. Imports FastAPI."""
         from gateway.parts.apis.openapi import described_routes
-        from gateway.parts.apis.routes import conversations, kept_responses, token_counts
+        from gateway.parts.apis.routes import conversations, kept_responses, models, token_counts
 
-        return (token_counts.router, kept_responses.router, conversations.router), described_routes()
+        routers = (token_counts.router, kept_responses.router, conversations.router, models.router)
+        return routers, described_routes()
 
     def watch_keys(self, files: KeyFiles) -> None:
         """Have the keys of services and token counters read again when their files change."""

@@ -6,8 +6,8 @@ from typing import Final
 
 from fastapi.routing import APIRoute
 
-from gateway.http import schemas
 from gateway.http.openapi import ANSWERS, JSON, PASSED, Replies, described
+from gateway.parts.apis import schemas
 
 MESSAGES_ERROR: Final[Replies] = {"default": {"model": schemas.MessagesError, "description": "The request failed"}}
 """The reply that operations below /v1/messages may give, too."""

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from gateway.errors import ApiError
 from gateway.http.messages import MESSAGES
 from gateway.parts.apis.clients import Clients
-from gateway.parts.apis.dialects.messages.client import MessagesClient
+from gateway.parts.apis.dialects.messages.client import MessagesClient, names_version
 from gateway.seams import ClientApiNeeds
-
-_VERSION: Final = b"anthropic-version"
-"""The header by which Anthropic's clients are known at the paths that they share with OpenAI's."""
 
 
 def build_client_api(needs: ClientApiNeeds) -> Clients:
@@ -21,6 +18,6 @@ def build_client_api(needs: ClientApiNeeds) -> Clients:
 
 def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
     """Return the body of an error as Anthropic's clients know it; None for other clients."""
-    if scope["path"].startswith(MESSAGES) or any(name == _VERSION for name, _ in scope["headers"]):
+    if scope["path"].startswith(MESSAGES) or names_version(scope["headers"]):
         return MessagesClient({}, request_id).error(error)
     return None

@@ -6,7 +6,7 @@ Each field of a request is expressed in chat completions, refused by name, or li
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
 from functools import partial
 from typing import Any, Final
 
@@ -14,7 +14,6 @@ import orjson
 
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
-from gateway.dialects.schemas import fits_openai_strict
 from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
@@ -22,6 +21,7 @@ from gateway.parts.apis.dialects.messages.fit import BUDGETS
 from gateway.parts.apis.dialects.messages.paths import messages_path
 from gateway.parts.apis.dialects.messages.turns import CACHE, CallIds
 from gateway.parts.apis.dialects.messages.writer import DIRECT, MessageEvents, Shown, error_body, message_of
+from gateway.parts.apis.dialects.schemas import fits_openai_strict
 from policies.fields import REASONING
 from routing.features import url_of_file
 
@@ -149,6 +149,11 @@ class MessagesClient:
         """See `ClientDialect.error`."""
         members = {"message": error.message, "param": error.param, "code": error.code}
         return orjson.dumps(error_body(members, error.status, self._request_id))
+
+
+def names_version(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    """Return whether a request names a version of the API: its clients do so at paths shared with OpenAI's, too."""
+    return any(name == b"anthropic-version" for name, _ in headers)
 
 
 def protocol_in(headers: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.schemas import fit_for_anthropic, fits_openai_strict
+from gateway.parts.apis.dialects.schemas import fit_for_anthropic, fits_openai_strict
 
 TEXT = {"type": "string"}
 
