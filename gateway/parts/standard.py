@@ -114,7 +114,7 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
-        requires=("lint", "measures", "recorder"),
+        requires=("lint", "measures", "recorder", "access"),
     ),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
@@ -171,7 +171,7 @@ PARTS: Final = (
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
         policy_sections=("rollout", "learn"),
         provides=("policies", "observers", "admin_routers"),
-        requires=("lint", "measures", "recorder"),
+        requires=("lint", "measures", "recorder", "access"),
     ),
     StandardPart("measures", "figures of quality", ()),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),

@@ -236,6 +236,8 @@ UNCOUNTED: Final = (SHADOW, PLAYGROUND, ADJUSTMENT)
 
 TRACES: Final = "tierline:traces"
 """Key of the store's stream of records, oldest first."""
+TIER_WORTH: Final = "tierline:tier-worth"
+"""Key of the store's hash of what tiers are worth, JSON by surface: parts that read records write it."""
 ACCOUNT_PREFIX: Final = f"{{{TRACES}}}:quota:"
 """Prefix of the key of an account that records are charged to, in the slot of their stream."""
 

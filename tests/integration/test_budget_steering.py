@@ -17,9 +17,8 @@ import orjson
 import pytest
 import redis
 
-from gateway.parts.access.budget_steering import TIER_WORTH
 from gateway.parts.local.kinds.scripted.script import ModelReply
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TIER_WORTH, TRACES
 from tests.support.gateway import CHAT, Gateway, config, environment, running, write_deployment
 from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream

@@ -19,6 +19,7 @@ from gateway.accounting import cost
 from gateway.chat.usage import Usage
 from gateway.parts.access.policy import SpendingSections
 from gateway.telemetry import names
+from gateway.telemetry.ledger import TIER_WORTH
 
 if TYPE_CHECKING:
     from gateway.parts.access.admission import Holding
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from policies.model import Policy
 
-TIER_WORTH: Final = "tierline:tier-worth"
-"""Key of the store's hash of what tiers are worth, JSON by surface."""
 _READ_EVERY_S: Final = 30.0
 _LIMIT_S: Final = 1.0
 _LOOK_S: Final = 0.25

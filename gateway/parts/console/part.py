@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gateway.config.schema import Deployment
+from gateway.parts.access.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.console.config import ConsoleSections
 from gateway.seams import ConsolePlace
 
@@ -13,5 +14,5 @@ def console_place(deployment: Deployment) -> ConsolePlace | None:
     if not config.enabled:
         return None
     secret = config.login.client_secret_env if config.login is not None else None
-    secrets = (config.key_env, config.viewer_key_env, config.admin_key_env, config.gateway_key_env, secret)
-    return ConsolePlace(config.host, config.port, config.gateway, tuple(filter(None, secrets)))
+    keys = (config.key_env, config.viewer_key_env, config.admin_key_env, config.gateway_key_env)
+    return ConsolePlace(config.host, config.port, config.gateway, tuple(filter(None, (*keys, secret, KEY_SECRET))))

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.parts.access.budget_steering import TIER_WORTH
 from gateway.parts.ledger.columns import REQUESTS, TABLES
 from gateway.parts.ledger.folder import ArchiveError, TableFiles, add_bases, known_bases
 from gateway.parts.ledger.follower import READ_S, StreamFollower
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.ledger.tier_worth import tier_worth
 from gateway.parts.recorder.decisions import BASES
+from gateway.telemetry.ledger import TIER_WORTH
 
 if TYPE_CHECKING:
     from gateway.parts.ledger.config import LedgerConfig

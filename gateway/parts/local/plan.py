@@ -15,7 +15,6 @@ from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT
 from gateway.config.resolver import LOCAL_KEY
 from gateway.config.schema import Deployment
-from gateway.parts.access.keys.minting import SECRET as KEY_SECRET
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.parts.local.child import Child, ChildSpec
@@ -76,8 +75,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     if place is not None:
         at = _console_listen(place if console_port is None else place._replace(port=console_port))
         console_url = at.url
-        keys = (*place.secrets, KEY_SECRET)
-        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, keys)
+        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, place.secrets)
         specs.append(replace(roles, known=known).console(at, place.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)

@@ -11,9 +11,10 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.config.prices import Price
-from gateway.parts.access.budget_steering import TIER_WORTH, MeasuredCaps, measured_cap
+from gateway.parts.access.budget_steering import MeasuredCaps, measured_cap
 from gateway.parts.ledger.keeper import Keeper
 from gateway.parts.ledger.tier_worth import tier_worth
+from gateway.telemetry.ledger import TIER_WORTH
 from policies.loader import made_policy
 from policies.model import Policy
 from tests.gateway.telemetry.conftest import server, store
