@@ -79,7 +79,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cache.text.languages import read_by
-from gateway.caller import Everybody
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ if TYPE_CHECKING:
     from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.key_files import KeyFiles
     from gateway.config.policy_reload import Policies
-    from gateway.config.schema import Admin, Deployment
+    from gateway.config.schema import Deployment
     from gateway.errors import ApiError
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
@@ -263,7 +262,7 @@ class AuthenticatorPart(Protocol):
 class AdminPortPart(Protocol):
     """The functions of the module that provides `admin_port`."""
 
-    def build_admin_port(self, steps: Steps, config: Admin) -> Any:
+    def build_admin_port(self, steps: Steps) -> Any:
         """Return the ASGI application that answers requests to the admin port."""
 
 
@@ -286,6 +285,8 @@ def admin_port_part() -> AdminPortPart | None:
 
 def build_authenticator(deployment: Deployment, store: Store) -> Authenticator:
     """Return what knows who sends a worker's requests: everybody is one caller where no part knows better."""
+    from gateway.caller import Everybody  # most commands need no config
+
     part = cast("AuthenticatorPart | None", provider("authenticator"))
     return Everybody() if part is None else part.build_authenticator(deployment, store)
 

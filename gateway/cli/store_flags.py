@@ -156,7 +156,7 @@ def admin_address(args: argparse.Namespace) -> tuple[str, str]:
     elif args.config is not None:
         from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
 
-        admin = load_deployment(args.config, reads=True).admin
+        admin = load_deployment(args.config, reads=True).admin_place
         if admin is None:
             raise CommandError(f"{args.config} has no admin API to ask; add `admin: {{key_env: TIERLINE_ADMIN_KEY}}`")
         url, key_env = admin.url, admin.key_env

@@ -74,7 +74,8 @@ class Launch:
         They are those that the file refers to (`${VAR}`), and the keys named in `needed`. Instead of every other key
         that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
         """
-        names = {LOCAL_KEY, deployment.admin.key_env if deployment.admin is not None else None}
+        admin = deployment.admin_place
+        names = {LOCAL_KEY, admin.key_env if admin is not None else None}
         names.update(backend.key_env for backend in deployment.backends)
         for sections in sections_of_parts():
             names.update(server.key_env for _, server in sections.servers(deployment))

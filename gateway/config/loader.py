@@ -30,7 +30,6 @@ from gateway.config.prices import Price
 from gateway.config.providers import with_hosted_tiers
 from gateway.config.resolver import Resolver
 from gateway.config.schema import (
-    Admin,
     Deployment,
     PoliciesConfig,
     StoreConfig,
@@ -148,7 +147,6 @@ class _Resolver(Resolver):
             "prices": prices.model_copy(update={"file": own}),
             "classifier": self.existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
-            "admin": self._admin(deployment.admin),
         }
         deployment = deployment.model_copy(update=update)
         of_parts: dict[str, object] = {}
@@ -255,12 +253,6 @@ class _Resolver(Resolver):
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
             self.refuse(("cross_encoder",), message)
         return shipped
-
-    def _admin(self, admin: Admin | None) -> Admin | None:
-        if admin is None or admin.key_env is None:
-            return admin
-        key = self.secret(("admin", "key_env"), admin.key_env, "without a key nobody could use the admin API")
-        return admin.model_copy(update={"key": key})
 
 
 def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from cache.index.base import Choice
 from gateway.config.addresses import check_store_url
@@ -217,14 +217,12 @@ class CacheConfig(Quota):
     """Largest answer that is stored."""
 
 
-class Admin(Section):
-    """Address and key of the admin API, both separate from the gateway's; with `roles`, people's tokens do too."""
+class AdminPlace(NamedTuple):
+    """Where the admin port listens, and the variable with its key; None without one."""
 
-    key_env: Words | None = None
-    host: str = "127.0.0.1"
-    port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
-    key: SecretStr | None = None
-    """The key itself, set by the loader."""
+    host: str
+    port: int
+    key_env: str | None
 
     @property
     def url(self) -> str:
@@ -259,8 +257,6 @@ class Deployment(Section):
     log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
-    admin: Admin | None = None
-    """Where the admin API listens; None without one."""
     access: Access = Access()
     warnings: tuple[Problem, ...] = ()
     """Warnings about valid but doubtful values; set by the loader."""
@@ -279,12 +275,6 @@ class Deployment(Section):
                 seen.add(backend.name)
         raise_findings(findings)
         return tiers
-
-    @model_validator(mode="after")
-    def _ports_differ(self) -> Deployment:
-        if self.admin is not None and self.admin.port == self.port:
-            raise ValueError("admin.port is the gateway's own port; give it another")
-        return self
 
     def of(self, kind: type[S]) -> S:
         """Return the config as one that has a part's sections; a config that was loaded has those of every part."""
@@ -337,8 +327,14 @@ class Deployment(Section):
 
     @property
     def addresses(self) -> tuple[tuple[str, int], ...]:
-        """Hosts and ports that the gateway listens at: its own, and the admin API's if there is one."""
-        return ((self.host, self.port), *([(self.admin.host, self.admin.port)] if self.admin else []))
+        """Hosts and ports that the gateway listens at: its own, and the admin port's if there is one."""
+        admin = self.admin_place
+        return ((self.host, self.port), *([(admin.host, admin.port)] if admin else []))
+
+    @property
+    def admin_place(self) -> AdminPlace | None:
+        """Where the admin port listens; None without one."""
+        return None
 
     @property
     def keyless(self) -> bool:

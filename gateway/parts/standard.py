@@ -86,7 +86,7 @@ PARTS: Final = (
         "access",
         "keys, limits and money",
         ("keys", "teams", "budgets", "audit", "prices"),
-        sections=("tenants", "teams", "keys", "alerts", "identity", "roles"),
+        sections=("tenants", "teams", "keys", "alerts", "identity", "roles", "admin"),
         policy_sections=("spending",),
         provides=("authenticator", "limits", "admin_port", "audit"),
     ),

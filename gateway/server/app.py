@@ -55,12 +55,12 @@ class App:
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
-        admin, part = steps.deployment.admin, admin_port_part()
+        admin, part = steps.deployment.admin_place, admin_port_part()
         self._admin_port = admin.port if admin is not None else None
         self._admin = (
             None
             if admin is None or part is None
-            else RequestIdMiddleware(LazyApp(lambda: part.build_admin_port(steps, admin)))
+            else RequestIdMiddleware(LazyApp(lambda: part.build_admin_port(steps)))
         )
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
@@ -141,7 +141,7 @@ async def _lifespan(
         first_bytes=steps.metrics.first_bytes,
         sockets=frozenset(map(str.encode, sockets)),
         probes=frozenset(route.path.encode() for route in health.ROUTES),
-        admin_port=None if steps.deployment.admin is None else steps.deployment.admin.port,
+        admin_port=None if (admin := steps.deployment.admin_place) is None else admin.port,
     )
     await receive()
     async with running(steps):

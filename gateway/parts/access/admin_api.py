@@ -14,6 +14,7 @@ from gateway.errors import Unauthorized
 from gateway.http.api import cold_api
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.callers import is_key
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.key_tries import KeyTries
 from gateway.parts.access.keys.roles import ADMIN, Person
 from gateway.parts.access.keys.tokens import is_token
@@ -25,14 +26,15 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
     from starlette.requests import Request
 
-    from gateway.config.schema import Admin
+    from gateway.parts.access.config import Admin
     from gateway.parts.access.keys.identities import Identities
     from gateway.steps import Steps
 
 
-def admin_api(steps: Steps, config: Admin) -> FastAPI:
+def admin_api(steps: Steps) -> FastAPI:
     """Return the application of the admin port."""
-    assert isinstance(steps.authenticator, KeyAuthenticator)  # noqa: S101  (this part provides it)
+    config = steps.deployment.of(AccessSections).admin
+    assert config is not None and isinstance(steps.authenticator, KeyAuthenticator)  # noqa: S101  (both are this part's)
     routers = [cache.router, audit.router, budgets.router, keys.router, keys.teams, *admin_routers()]
     admit = gatekeeper(config, steps.authenticator.identities)
     api = cold_api(steps, "Tierline: the admin API", routers, [], admit, keyed=True)

@@ -75,7 +75,7 @@ async def is_operator(headers: Mapping[bytes, bytes], deployment: Deployment, id
     """Return whether the sender may read data on all tenants: /metrics and the details of /readyz."""
     if deployment.keyless or deployment.access.public_metrics:
         return True
-    admin, key = deployment.admin, bearer_key(headers)
+    admin, key = deployment.of(AccessSections).admin, bearer_key(headers)
     if admin is not None and admin.key is not None and is_key(key, admin.key):
         return True
     if identities and is_token(key):

@@ -6,17 +6,18 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import Field, field_validator
+from pydantic import Field, SecretStr, field_validator
 
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
-from gateway.config.notations import Name
+from gateway.config.notations import Name, Words
 from gateway.config.resolver import Resolver, is_importable
-from gateway.config.schema import DEFAULT_TENANT, Deployment, key_digest
+from gateway.config.schema import DEFAULT_TENANT, AdminPlace, Deployment, key_digest
 from gateway.config.sections import Sections
 from gateway.parts.access.alert_config import AlertsConfig
 from gateway.parts.access.identity_config import IdentityConfig, RoleConfig
 from gateway.parts.access.key_config import KeysConfig, OwnerTerms
 from policies.errors import Finding, KeyPath
+from policies.validation import Section, Whole
 
 
 class TenantConfig(OwnerTerms):
@@ -39,6 +40,16 @@ class TenantConfig(OwnerTerms):
         return (value,) if isinstance(value, str | Path) else value
 
 
+class Admin(Section):
+    """Address and key of the admin API, both separate from the gateway's; with `roles`, people's tokens do too."""
+
+    key_env: Words | None = None
+    host: str = "127.0.0.1"
+    port: Annotated[Whole, Field(ge=1, le=65535)] = 8788
+    key: SecretStr | None = None
+    """The key itself, set as the config is loaded."""
+
+
 class AccessSections(Sections):
     """The sections of the config that this part reads, and what the core asks of them."""
 
@@ -49,6 +60,8 @@ class AccessSections(Sections):
     identity: IdentityConfig = IdentityConfig()
     roles: tuple[RoleConfig, ...] = ()
     """Who may do what in the console and over the admin API, by claims."""
+    admin: Admin | None = None
+    """Where the admin API listens; None without one."""
 
     resolved: ClassVar[frozenset[str]] = frozenset({"key_digests"})
 
@@ -60,6 +73,11 @@ class AccessSections(Sections):
     @property
     def tenant_names(self) -> tuple[str, ...]:
         return tuple(self.tenants)
+
+    @property
+    def admin_place(self) -> AdminPlace | None:
+        admin = self.admin
+        return None if admin is None else AdminPlace(admin.host, admin.port, admin.key_env)
 
     @property
     def client_variables(self) -> tuple[str, ...]:
@@ -87,8 +105,10 @@ class AccessSections(Sections):
 
     @classmethod
     def check(cls, deployment: Deployment) -> Iterator[Finding]:
-        """Yield roles whose claims nobody says, and an admin API that nobody could use."""
+        """Yield roles whose claims nobody says, and an admin API that nobody could use, or whose port is taken."""
         own = deployment.of(cls)
+        if own.admin is not None and own.admin.port == deployment.port:
+            yield Finding((), "admin.port is the gateway's own port; give it another")
         issuers = own.identity.issuers
         for i, role in enumerate(own.roles):
             if not issuers or (role.issuer is not None and own.identity.find(role.issuer) is None):
@@ -96,13 +116,13 @@ class AccessSections(Sections):
         if len(issuers) > 1:
             message = "any of several issuers could say so of its people; name the one that may as `issuer`"
             yield from (Finding(("roles", n), message) for n, role in enumerate(own.roles) if role.issuer is None)
-        if deployment.admin is not None and deployment.admin.key_env is None and not own.roles:
+        if own.admin is not None and own.admin.key_env is None and not own.roles:
             yield Finding(("admin",), "nobody could use it; name a key with key_env, or give people `roles`")
 
     @classmethod
     def resolve(cls, deployment: Deployment, resolver: Resolver) -> Mapping[str, object]:
-        """Return the tenants with the digests of their keys, and the alerts with their secret."""
-        own, admin = deployment.of(cls), deployment.admin
+        """Return the tenants with the digests of their keys, the admin API and the alerts with their secrets."""
+        own = deployment.of(cls)
         if own.identity.issuers and not is_importable("joserfc"):
             message = "tokens need joserfc, which is not installed: pip install 'tierline[identity]'"
             resolver.refuse(("identity", "issuers"), message)
@@ -112,14 +132,18 @@ class AccessSections(Sections):
             for digest in tenant.key_digests:
                 if (other := owner.setdefault(digest, name)) != name:
                     resolver.refuse(("tenants", name), f"has a key that is also {other!r}'s")
-        if admin is not None and admin.key is not None and key_digest(admin.key.get_secret_value().encode()) in owner:
-            resolver.refuse(("admin", "key_env"), "is a tenant's key too; the admin API wants one of its own")
+        admin, path = own.admin, ("admin", "key_env")
+        if admin is not None and admin.key_env is not None:
+            key = resolver.secret(path, admin.key_env, "without a key nobody could use the admin API")
+            if key is not None and key_digest(key.get_secret_value().encode()) in owner:
+                resolver.refuse(path, "is a tenant's key too; the admin API wants one of its own")
+            admin = admin.model_copy(update={"key": key})
         alerts = own.alerts
         if alerts.secret_env is not None:
             path = ("alerts", "secret_env")
             secret = resolver.secret(path, alerts.secret_env, "without it no alert could be signed")
             alerts = alerts.model_copy(update={"secret": secret})
-        return {"tenants": tenants, "alerts": alerts}
+        return {"tenants": tenants, "admin": admin, "alerts": alerts}
 
 
 def _tenant(path: KeyPath, tenant: TenantConfig, resolver: Resolver) -> TenantConfig:

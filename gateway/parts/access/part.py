@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from cache.store.base import Store
-    from gateway.config.schema import Admin, Deployment
+    from gateway.config.schema import Deployment
     from gateway.seams import LimitsNeeds
     from gateway.steps import Steps
 
@@ -38,11 +38,11 @@ async def note_config(store: Store, file: Path) -> None:
     await note_file(store, file)
 
 
-def build_admin_port(steps: Steps, config: Admin) -> FastAPI:
+def build_admin_port(steps: Steps) -> FastAPI:
     """Return the application of the admin port. Imports FastAPI."""
     from gateway.parts.access.admin_api import admin_api
 
-    return admin_api(steps, config)
+    return admin_api(steps)
 
 
 def build_limits(needs: LimitsNeeds) -> QuotaAdmission:

@@ -79,7 +79,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
         specs.append(replace(roles, known=known).console(at, place.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
-    admin = deployment.admin
+    admin = deployment.admin_place
     up = Up(
         url=listen.url,
         store_url=store_url,
@@ -102,7 +102,7 @@ def _listen(deployment: Deployment, workers: int) -> Listen:
         raise CannotStart(f"cannot listen on {host}: {error.strerror or error}") from error
     if reason := why_not_listen(host, port):
         raise CannotStart(f"cannot listen on {host} port {port}: {reason} (choose another with --port)")
-    admin = deployment.admin
+    admin = deployment.admin_place
     if admin is not None and (reason := why_not_listen(admin.host, admin.port)):
         raise CannotStart(f"cannot listen on {admin.host} port {admin.port}: {reason} (choose another: admin.port)")
     return Listen(host, port, workers)

@@ -521,8 +521,10 @@ def test_a_tenant_may_have_a_team(load: Load) -> None:
 
 def test_there_is_an_admin_api_only_where_the_config_says_so(load: Load) -> None:
     """With a key from the environment, on loopback, on a port of its own."""
-    assert load().admin is None
-    admin = load(CONFIG + "admin: {key_env: ADMIN_KEY}\n", {"ADMIN_KEY": CANARY}).admin
+    assert load().admin_place is None
+    deployment = load(CONFIG + "admin: {key_env: ADMIN_KEY}\n", {"ADMIN_KEY": CANARY})
+    admin = deployment.of(AccessSections).admin
+    assert deployment.addresses[1:] == (("127.0.0.1", 8788),)
     assert admin is not None
     assert admin.key is not None
     assert (admin.key.get_secret_value(), admin.host, admin.port) == (CANARY, "127.0.0.1", 8788)

@@ -175,8 +175,7 @@ async def test_every_route_is_an_action_of_the_table(tmp_path: Path) -> None:
     with Upstream() as upstream:
         settings = {"admin": {"key_env": "ADMIN_KEY"}}
         async with in_process(tmp_path, upstream.url, settings=settings, env={"ADMIN_KEY": "the-admin-key"}) as app:
-            assert app.steps.deployment.admin is not None
-            api = admin_api(app.steps, app.steps.deployment.admin)
+            api = admin_api(app.steps)
     routers = [router for one in api.routes if (router := getattr(one, "original_router", None)) is not None]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
     described = document("", list(api.routes), keyed=True)["paths"].keys()

@@ -6,9 +6,9 @@ import pytest
 from pydantic import SecretStr
 from starlette.requests import Request
 
-from gateway.config.schema import Admin
 from gateway.errors import RateLimited, Unauthorized
 from gateway.parts.access.admin_api import gatekeeper
+from gateway.parts.access.config import Admin
 from gateway.parts.access.identity_config import IdentityConfig
 from gateway.parts.access.keys.identities import Identities
 
