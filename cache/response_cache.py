@@ -37,7 +37,6 @@ from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
 from cache.store.delayed_writes import DelayedWrites
 from cache.text.conversation import readable
-from cache.vectors import VectorCache
 from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
@@ -95,7 +94,8 @@ class ResponseCache:
         by_turns = cross_encoder is not None
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of, by_turns=by_turns)
         self.plan = self._planner.plan
-        self.vectors = VectorCache(store, self._planner.scopes, self._planner.secret, caps, clock)
+        self.scopes, self.secret = self._planner.scopes, self._planner.secret
+        """Prefixes of keys by owner and policy, and the key of the hashes in them, for what else is kept by scope."""
         self.administration = Administration(store, clock)
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)

@@ -14,10 +14,6 @@ from types import ModuleType
 from typing import Final, NamedTuple
 
 _PARTS: Final = Path(__file__).parent
-_PATHS_OF_APIS: Final = (
-    *("audio", "batches", "completions", "conversations", "embeddings", "files", "images", "messages", "moderations"),
-    *("responses", "uploads"),
-)
 _PACKAGE: Final = __name__.rpartition(".")[0]
 """The package of the folders: in the wheel it has another name than in the tree."""
 OUTSIDE: Final = "tierline.parts"
@@ -131,9 +127,18 @@ PARTS: Final = (
         (),
         provides=("client_api",),
         kinds=("responses", "anthropic", "decisions"),
-        sections=("services", "responses"),
+        sections=("responses",),
+        paths=("completions", "conversations", "messages", "responses"),
+    ),
+    StandardPart(
+        "services",
+        "embeddings and what is passed on",
+        (),
+        provides=("client_api",),
+        requires=("apis",),
+        sections=("services",),
         policy_sections=("endpoints",),
-        paths=_PATHS_OF_APIS,
+        paths=("audio", "batches", "embeddings", "files", "images", "moderations", "uploads"),
     ),
     StandardPart(
         "agents",

@@ -29,6 +29,7 @@ ORDER = [
     "observer",
     "kept calls",
     "other APIs",
+    "services",
     "sessions and shorter input",
     "write-behind",
     "coalescer",

@@ -18,8 +18,8 @@ import pytest
 from gateway.backends import http1_transport
 from gateway.backends.base import BadStatus, Unreachable
 from gateway.parts.apis import service
-from gateway.parts.apis.routes import passthrough
 from gateway.parts.apis.service import ServiceClient
+from gateway.parts.services import passthrough
 from tests.integration.endpoints import EndpointsSetup
 from tests.integration.passed_on import run
 from tests.support.account import Account

@@ -211,10 +211,11 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             assert len(rated.json()["cache_entry_removed"]) == 12
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
-            for path in ("responses", "messages", "embeddings", "audio/speech"):
+            for path, needed in (("responses", "apis"), ("messages", "apis"), ("embeddings", "services")):
                 gone_path = httpx2.post(f"{gateway.url}/{path}", json={"model": "chat", "input": "hi"}, timeout=20)
-                lacks_it = f"/v1/{path} needs the part apis, which is not installed: pip install tierline."
-                assert (lacks_it in gone_path.text) == ("apis" in names), gone_path.text
+                lacking = "apis" if "apis" in names else needed
+                lacks_it = f"/v1/{path} needs the part {lacking}, which is not installed: pip install tierline."
+                assert (lacks_it in gone_path.text) == (needed in names), gone_path.text
             assert "tierline_cache_" in httpx2.get(f"{gateway.origin}/metrics", timeout=20).text
         assert gateway.log().splitlines()[-1] == "elsewhere: []"
 

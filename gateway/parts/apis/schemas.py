@@ -59,31 +59,6 @@ class TextCompletion(BaseModel):
     usage: TokenUsage | None = None
 
 
-class CreateEmbeddings(BaseModel):
-    """OpenAI's request for embeddings."""
-
-    model: Model
-    input: Text | Tokens | Annotated[list[Text] | list[Tokens], Field(min_length=1, max_length=2048)]
-    encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Some | None = None
-    user: str | None = None
-
-
-class Embedding(BaseModel):
-    """One vector: numbers, or the base64 of little-endian float32."""
-
-    object: Literal["embedding"]
-    index: Count
-    embedding: list[float] | str
-
-
-class EmbeddingList(BaseModel):
-    object: Literal["list"]
-    data: list[Embedding]
-    model: str
-    usage: TokenUsage
-
-
 class CreateResponse(BaseModel):
     """OpenAI's request for a response."""
 

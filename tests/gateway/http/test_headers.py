@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 TABLES = {"REQUEST_HEADERS": REQUEST_HEADERS, "REPLY_HEADERS": REPLY_HEADERS}
 SERVING = (
     *("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "errors.py"),
-    *("parts/access/quotas", "parts/access/admission.py", "parts/apis"),
+    *("parts/access/quotas", "parts/access/admission.py", "parts/apis", "parts/services"),
 )
 HYPHENATED = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 WORDS = {"accept", "age", "allow", "authorization", "connection", "date", "etag", "expect", "host", "origin", "range"}

@@ -13,8 +13,8 @@ import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from pydantic import ValidationError
 
-from gateway.parts.apis.policy import Endpoints
-from gateway.parts.apis.routes.passthrough import METHODS, PATHS, endpoint_of
+from gateway.parts.services.passthrough import METHODS, PATHS, endpoint_of
+from gateway.parts.services.policy import Endpoints
 from gateway.server.app import App
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Reply, Upstream

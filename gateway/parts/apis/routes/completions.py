@@ -18,14 +18,12 @@ from gateway.errors import ApiError, InvalidRequest
 from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
 from gateway.off_loop import off_loop
 from gateway.parts.apis.dialects.completions import CompletionsClient, prompts_of
-from gateway.parts.apis.policy import endpoints_in
 from gateway.parts.apis.translated_exchange import TranslatedExchange
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientConnection, ClientGone
 from gateway.request.options import known_headers
 
 if TYPE_CHECKING:
-    from gateway.parts.apis.routes.passthrough import PassedOn
     from gateway.request.reply import Header
     from gateway.steps import Steps
 
@@ -54,31 +52,27 @@ _DATA: Final = b"data: "
 class TextCompletions:
     """Answer text completions with one worker's steps."""
 
-    def __init__(self, steps: Steps, passed_on: PassedOn) -> None:
+    def __init__(self, steps: Steps) -> None:
         self._steps = steps
         self._bodies = ChatBodies(steps.deployment.limits)
-        self._passed_on = passed_on
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request."""
-        given = _Given(receive)
+        given = GivenBody(receive)
         prompts = await self._prompts(scope, given)
-        if given.model is not None and self._is_passed_on(given.model, scope):
-            await self._passed_on("completions", scope, given.receive, send, given.model)
+        if given.model is not None and (passed := self.passed_on(given.model, scope, given, send)) is not None:
+            await passed
         elif prompts is None or len(prompts) == 1:
             # Whatever is wrong with the body, the exchange finds it again and records the request.
             await TranslatedExchange(self._steps, self._bodies, scope, given.receive, send, CompletionsClient()).run()
         else:
             await _Batch(self._steps, self._bodies, scope, given, send).run(prompts)
 
-    def _is_passed_on(self, model: str, scope: Any) -> bool:
-        header = known_headers(scope["headers"]).get(b"x-tierline-surface")
-        surface = None if header is None else header.decode("latin-1").strip()
-        policies = self._steps.policies.current
-        policy = policies.resolve(model, surface) or (policies.default if surface is None else None)
-        return policy is not None and endpoints_in(policy).completions is not None
+    def passed_on(self, model: str, scope: Any, given: GivenBody, send: Any) -> Coroutine[Any, Any, None] | None:
+        """Return what answers a request for this model in another way than as chats; None if nothing does."""
+        return None
 
-    async def _prompts(self, scope: Any, given: _Given) -> list[str] | None:
+    async def _prompts(self, scope: Any, given: GivenBody) -> list[str] | None:
         """Return the prompts of a request that may be read; None for one that the exchange refuses, or is gone."""
         headers = known_headers(scope["headers"])
         try:
@@ -97,7 +91,7 @@ class TextCompletions:
             given.rewind()
 
 
-class _Given:
+class GivenBody:
     """The messages of a request, which can be received once more: those that were read, then the rest.
 
     `receive` is bound to this object, so it also stands for the connection: see `ClientConnection`.
@@ -180,7 +174,7 @@ class _Part:
 class _Batch:
     """The prompts of one request, answered beside each other, and the reply made of their answers."""
 
-    def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, given: _Given, send: Any) -> None:
+    def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, given: GivenBody, send: Any) -> None:
         self._steps = steps
         self._bodies = bodies
         self._scope = scope

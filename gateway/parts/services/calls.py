@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import UpstreamFailed
-from gateway.parts.apis.config import services_in
+from gateway.parts.services.config import services_in
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.parts.apis.clients import Clients
     from gateway.parts.apis.service import ServiceClient
+    from gateway.parts.services.services import Services
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop, Trace
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
-def client_of(steps: Steps, clients: Clients, service: str) -> ServiceClient:
+def client_of(steps: Steps, services: Services, service: str) -> ServiceClient:
     """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
-    client = clients.services.get(service)
+    client = services.clients.get(service)
     if client is None:
         reason = services_in(steps.deployment)[service].unconfigured_reason
         raise UpstreamFailed(

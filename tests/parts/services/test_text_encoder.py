@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gateway.parts.apis.text_encoder import TextEncoder
+from gateway.parts.services.text_encoder import TextEncoder
 
 
 class _Scripted:

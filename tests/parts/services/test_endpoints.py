@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parts.apis.policy import endpoints_in
+from gateway.parts.services.policy import endpoints_in
 from policies.errors import ConfigError
 from policies.loader import PolicySource, read_policy
 from policies.model import DeployedTier

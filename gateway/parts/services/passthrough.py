@@ -22,11 +22,11 @@ from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.off_loop import off_loop
-from gateway.parts.apis.config import services_in
-from gateway.parts.apis.policy import endpoints_in
-from gateway.parts.apis.routes.service_units import Units
-from gateway.parts.apis.routes.services import client_of, hop_of
-from gateway.parts.apis.side_exchange import SideExchange
+from gateway.parts.services.calls import client_of, hop_of
+from gateway.parts.services.config import services_in
+from gateway.parts.services.policy import endpoints_in
+from gateway.parts.services.side_exchange import SideExchange
+from gateway.parts.services.units import Units
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import REQUEST_HEADERS
@@ -34,9 +34,9 @@ from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.parts.apis.clients import Clients
-    from gateway.parts.apis.config import ServiceConfig
     from gateway.parts.apis.service import ServiceReply
+    from gateway.parts.services.config import ServiceConfig
+    from gateway.parts.services.services import Services
     from gateway.request.reply import Header
     from gateway.steps import Steps
     from gateway.telemetry.trace import Hop
@@ -95,16 +95,16 @@ def endpoint_of(path: str) -> str | None:
 class PassedOn:
     """Pass on the requests of one worker."""
 
-    def __init__(self, steps: Steps, clients: Clients) -> None:
+    def __init__(self, steps: Steps, services: Services) -> None:
         self._steps = steps
-        self._clients = clients
+        self._services = services
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(
         self, endpoint: str, scope: Any, receive: Any, send: Any, model: str | None = None
     ) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request. `model` is its body's, where that may name the surface."""
-        return _PassedRequest(self._bodies, self._steps, self._clients, endpoint, scope, receive, send, model).run()
+        return _PassedRequest(self._bodies, self._steps, self._services, endpoint, scope, receive, send, model).run()
 
 
 class _PassedRequest(SideExchange):
@@ -112,7 +112,7 @@ class _PassedRequest(SideExchange):
         self,
         bodies: ChatBodies,
         steps: Steps,
-        clients: Clients,
+        services: Services,
         endpoint: str,
         scope: Any,
         receive: Any,
@@ -121,7 +121,7 @@ class _PassedRequest(SideExchange):
     ) -> None:
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
-        self._clients = clients
+        self._services = services
         self._model = model
         self._sent = False
 
@@ -142,7 +142,7 @@ class _PassedRequest(SideExchange):
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         self.check_service(service)
         config = services_in(self.steps.deployment)[service]
-        client = client_of(self.steps, self._clients, service)
+        client = client_of(self.steps, self._services, service)
         self.ledger.tier = self.ledger.backend = service
         headers = self._headers(config)
         body = await self._body(config, headers, policy)

@@ -20,7 +20,6 @@ import orjson
 
 from cache.entry import NO_DEMANDS
 from cache.store.base import StoreUnavailable
-from cache.vectors import StoredVector
 from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Truncated, Unreachable
 from gateway.backends.refused_fields import RefusedField, refused_in
@@ -30,10 +29,11 @@ from gateway.config.prices import Price
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
 from gateway.off_loop import off_loop
-from gateway.parts.apis.config import services_in
-from gateway.parts.apis.policy import endpoints_in
-from gateway.parts.apis.routes.services import client_of, hop_of
-from gateway.parts.apis.side_exchange import SideExchange
+from gateway.parts.services.calls import client_of, hop_of
+from gateway.parts.services.config import services_in
+from gateway.parts.services.policy import endpoints_in
+from gateway.parts.services.side_exchange import SideExchange
+from gateway.parts.services.vectors import StoredVector, VectorCache
 from gateway.request.body import ChatBodies
 from gateway.request.options import user_of
 from gateway.telemetry import names
@@ -41,7 +41,7 @@ from policies.value_type import value_type
 from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
-    from gateway.parts.apis.clients import Clients
+    from gateway.parts.services.services import Services
     from gateway.steps import Steps
     from policies.model import Policy
     from routing.embedding.embedder import PublicEncoder
@@ -83,10 +83,11 @@ class EmbeddingsRequest:
 class Embeddings:
     """Answer requests for embeddings with one worker's steps."""
 
-    def __init__(self, steps: Steps, clients: Clients) -> None:
+    def __init__(self, steps: Steps, services: Services) -> None:
         self._steps = steps
-        self.clients = clients
+        self.services = services
         self.bodies = ChatBodies(steps.deployment.limits)
+        self.vectors = VectorCache(steps.store, steps.cache.scopes, steps.cache.secret, steps.room.quotas["cache"])
         self._writes: set[asyncio.Task[None]] = set()
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
@@ -102,14 +103,14 @@ class Embeddings:
 
     async def _write(self, vectors: Mapping[str, StoredVector]) -> None:
         with contextlib.suppress(StoreUnavailable):
-            await self._steps.cache.vectors.write(vectors)
+            await self.vectors.write(vectors)
 
 
 class _Embedding(SideExchange):
     def __init__(self, route: Embeddings, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, ENDPOINT, scope, receive, send)
         self._route = route
-        self._encoder = route.clients.encoder.encoder
+        self._encoder = route.services.encoder.encoder
 
     async def answer(self) -> None:
         await self.accept()
@@ -130,7 +131,7 @@ class _Embedding(SideExchange):
         if endpoint.service is None:
             _check_for_encoder(self._encoder, request)
             ledger.dropped = request.more
-        cache = self.steps.cache.vectors
+        cache = self._route.vectors
         find_keys = partial(cache.keys, self.caller.owner, policy, _settings(policy, model, request), request.inputs)
         keys = await off_loop(find_keys) if large else find_keys()
         found = await self._stored(policy, keys)
@@ -192,14 +193,14 @@ class _Embedding(SideExchange):
             if not endpoints_in(policy).embeddings.ttl or not self.options.cache.read:
                 hop.attributes |= {names.CACHE_OUTCOME: "bypass", names.CACHE_REASON: "policy"}
                 return nothing
-            stored = await self.steps.cache.vectors.read(keys)
+            stored = await self._route.vectors.read(keys)
         except StoreUnavailable as error:
             outcome = error.reason if error.reason in ("timeout", "open") else "error"
             hop.attributes |= {names.CACHE_OUTCOME: outcome, names.CACHE_REASON: error.reason}
             return nothing
         finally:
             hop.end()
-        demands, now = self.options.cache.demands, self.steps.cache.vectors.clock()
+        demands, now = self.options.cache.demands, self._route.vectors.clock()
         if demands is not NO_DEMANDS:
             stored = [
                 vector if vector and not demands.unmet(now - vector.created_at, vector.expires_at - now, None) else None
@@ -213,7 +214,7 @@ class _Embedding(SideExchange):
 
     async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
         """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
-        encoder = self._route.clients.encoder
+        encoder = self._route.services.encoder
         is_model = self.steps.deployment.embedding.kind != "static"
         hop = self.trace.begin(names.EMBED, names.of_embedder(encoder.encoder.name, is_model=is_model))
         try:
@@ -222,7 +223,7 @@ class _Embedding(SideExchange):
             hop.end("embedding_failed")
             raise
         hop.end()
-        made, now = [], self.steps.cache.vectors.clock()
+        made, now = [], self._route.vectors.clock()
         for done, (place, vector) in enumerate(zip(places, encoded, strict=True), start=1):
             if done % _FEW_INPUTS == 0:
                 await asyncio.sleep(0)
@@ -275,7 +276,7 @@ class _Embedding(SideExchange):
 
         It is asked once more without `user` if it refuses that: no vector depends on it.
         """
-        refused, also = client_of(self.steps, self._route.clients, service).refused, list[RefusedField]()
+        refused, also = client_of(self.steps, self._route.services, service).refused, list[RefusedField]()
         while True:
             fitted, omitted = refused.left_out(body, also)
             self.ledger.dropped = tuple(omitted)
@@ -296,7 +297,7 @@ class _Embedding(SideExchange):
         self, service: str, model: str, inputs: list[Any], sent: bytes, policy: Policy, *, large: bool
     ) -> list[StoredVector]:
         """Return the vectors of one service, by one call. Raises BackendError."""
-        client = client_of(self.steps, self._route.clients, service)
+        client = client_of(self.steps, self._route.services, service)
         price = services_in(self.steps.deployment)[service].prices.get(model)
         if self.hold is not None:
             tokens_in = sum(_shares(inputs, None))
@@ -327,7 +328,7 @@ class _Embedding(SideExchange):
         charge(self.ledger, hop, per_token, used)
         hop.attributes[names.OUTCOME] = "answered"
         hop.end()
-        now = self.steps.cache.vectors.clock()
+        now = self._route.vectors.clock()
         return [_stored(vector, count, now, policy) for vector, count in zip(vectors, shares, strict=True)]
 
 

@@ -1,0 +1,1 @@
+"""Call services for what is not a chat: embeddings, and paths that are passed on."""
