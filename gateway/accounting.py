@@ -380,10 +380,13 @@ def _alone(calls: Sequence[CallAccount], tokens_in: int, tokens_out: int) -> Usa
     model is read there turn by turn. What the served call wrote to a cache, it would have written. Samples and judges
     do not count: they read what their draft has just written.
     """
-    attempts = [call for call in calls if call.attempt and call.tokens_in]
-    read = max((call.tokens_cached / call.tokens_in for call in attempts), default=0.0)
+    read, served = 0.0, None
+    for call in calls:
+        if call.attempt and call.tokens_in:
+            read = max(read, call.tokens_cached / call.tokens_in)
+        if served is None and not call.wasted:
+            served = call
     cached = round(tokens_in * min(1.0, read))
-    served = next((call for call in calls if not call.wasted), None)
     if served is None:
         return Usage(tokens_in, tokens_out, tokens_cached=cached)
     written = min(served.tokens_cache_write, tokens_in - cached)

@@ -146,7 +146,7 @@ def decide_by(
             return Verdict(1.0, "", "rule")
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
-            if not (tongue.is_one_of(listed) and other.is_one_of(listed)):
+            if not (tongue.is_one_of(listed) and (other == tongue or other.is_one_of(listed))):
                 return Verdict(cosine, f"{_GUARD}language", "verifier")
             if tongue.code != ENGLISH != other.code and screening:
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")

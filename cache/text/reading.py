@@ -72,8 +72,13 @@ def is_english(*texts: str) -> bool:
     """Return whether texts are English by their function words: no text has more of another language in Latin script,
     and one of them has any.
     """
-    seen = [[(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())] for text in texts]
-    return all(sum(marks) >= 0 for marks in seen) and any(1 in marks for marks in seen)
+    english = False
+    for text in texts:
+        marks = [(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())]
+        if sum(marks) < 0:
+            return False
+        english = english or 1 in marks
+    return english
 
 
 _WRAPPING = re.compile(

@@ -171,7 +171,8 @@ class QuestionEmbedder:
 
         Without a vector, exact caching and the policy's default tier still work.
         """
-        if plan.why_not_semantic() and not request.is_classified():
+        why_not = plan.why_not_semantic()
+        if why_not and not request.is_classified():
             return None
         hop = request.trace.begin(names.EMBED, {**self._described})
         try:
@@ -181,7 +182,7 @@ class QuestionEmbedder:
             # The semantic cache compares a conversation by its user turns; else by the last message alone, which the
             # classifier rates as the message that it hangs on.
             own = plan.keys and (plan.keys.user_turns or (request.features.in_context and request.features.text))
-            if not plan.why_not_semantic():
+            if not why_not:
                 if self._vectors is not None and plan.language in self._vectors.languages:
                     plan.own_vector = self._vectors.embed(own or request.features.text, self.embedder.dimension)
                 elif own:

@@ -71,6 +71,7 @@ class Sections(Section):
         yield from ()
 
 
+@cache
 def sections_of_parts() -> tuple[type[Sections], ...]:
     """Return the sections of each installed part that has some, in the order of the parts."""
     return tuple(cast("type[Sections]", module.SECTIONS) for module in config_modules())

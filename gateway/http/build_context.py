@@ -154,14 +154,15 @@ def clamp_of(
     for name, header in ((least, "x-tierline-min-tier"), (most, "x-tierline-max-tier")):
         if name is not None:
             _check_tier(policy, name, "model" if pinned is not None else header)
-    _check_order(policy, least, most)
+    if least is not None and most is not None:
+        _check_order(policy, least, most)
     if rights is not None and (allowed := rights.clamp(policy, least, most, models)) is not None:
         return allowed
     return None if least is None and most is None else Clamp(least, most)
 
 
-def _check_order(policy: Policy, least: str | None, most: str | None) -> None:
-    if least is not None and most is not None and policy.tiers.index(least) > policy.tiers.index(most):
+def _check_order(policy: Policy, least: str, most: str) -> None:
+    if policy.tiers.index(least) > policy.tiers.index(most):
         raise InvalidRequest(
             f"x-tierline-min-tier {least!r} is above x-tierline-max-tier {most!r}, so no tier is left.",
             code="unsupported_value",

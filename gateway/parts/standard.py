@@ -286,6 +286,7 @@ def variables_of_missing_parts(environ: Iterable[str]) -> Iterator[tuple[str, St
             yield from ((name, part) for name in environ if name.startswith(part.variables))
 
 
+@cache
 def policy_sections() -> tuple[type, ...]:
     """Return `SECTIONS` of the module `policy` of each installed part that has sections of policies."""
     names = [part.name for part in PARTS if part.installed and part.policy_sections]

@@ -253,7 +253,6 @@ def _number(value: bytes, least: float = 0) -> float | None:
 _SESSION: Final = (b"x-tierline-session", b"x-claude-code-session-id", b"session-id", b"thread-id")
 _THREAD: Final = (b"thread-id", b"x-claude-code-agent-id")
 _HEADERS: Final = frozenset((*_SESSION, *_THREAD))
-_OF_USER: Final = ("safety_identifier", "user")
 _IN_USER: Final = "_session_"
 """What stands before the session in the older form of the user that Claude Code names."""
 _MOST_CHARS: Final = 2000
@@ -290,7 +289,8 @@ def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, A
     if not named and (key := body.get("prompt_cache_key")):
         named = str(key).encode("utf-8", "surrogatepass")
     if not named:
-        name = _hashed(tenant.encode(), _beginning_of(body).encode("utf-8", "surrogatepass"))
+        begins = f"{tenant}\0{_beginning_of(body)}".encode("utf-8", "surrogatepass")
+        name = blake2b(begins, digest_size=8).hexdigest()
         return Session(name, name, False)
     own = (thread,) if thread else (b"", _system_text(body["messages"]).encode("utf-8", "surrogatepass"))
     return Session(_hashed(tenant.encode(), named), _hashed(tenant.encode(), named, *own), True)
@@ -330,11 +330,15 @@ def _first(headers: Mapping[bytes, bytes], names: Sequence[bytes]) -> bytes:
 
 def _beginning_of(body: Mapping[str, Any]) -> str:
     """Return who asks, and the texts up to the first of the user: the same in every turn of a conversation."""
-    told = [str(body.get(name) or "") for name in _OF_USER]
     metadata = body.get("metadata")
-    told.append(str(metadata.get("user_id") or "") if type(metadata) is dict else "")
+    account = metadata.get("user_id") if type(metadata) is dict else ""
+    told = [str(body.get("safety_identifier") or ""), str(body.get("user") or ""), str(account or "")]
     for message in body["messages"]:
-        told += _texts(message)
+        content = message.get("content")
+        if type(content) is str:  # of nearly every message, and so without a call
+            told.append(content[:_MOST_CHARS])
+        else:
+            told += _texts(message)
         if message.get("role") == "user":
             break
     return "\0".join(told)

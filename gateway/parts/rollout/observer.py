@@ -25,7 +25,8 @@ class AnswerDraws:
 
     def wants(self, request: RequestContext) -> Sequence[Take]:
         """Return what chance draws this answer for."""
-        rolling, learn = self._shadows.policies.current.rolling, request.policy.of(RolloutSections).learn
+        rolling, policy = self._shadows.policies.current.rolling, request.policy
+        learn = policy.learn if isinstance(policy, RolloutSections) else None
         if (not rolling and learn is None) or request.ledger.arm == PLAYGROUND:
             return ()
         takes: list[Take] = []
