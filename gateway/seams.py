@@ -82,6 +82,8 @@ from cache.text.languages import read_by
 from gateway.parts.standard import provider, providers
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastapi import APIRouter
     from fastapi.routing import APIRoute
     from rich.console import Console
@@ -632,6 +634,8 @@ class ServedPaths(NamedTuple):
     """Returns what answers all methods of a path; None where it is no path of this API."""
     sockets: Mapping[str, AsgiApp]
     """What answers WebSockets, by their paths."""
+    socket_protocol: Callable[..., asyncio.Protocol] | None = None
+    """Returns uvicorn's protocol of an open WebSocket, which is a `gateway.server.connection_limits.Connection`."""
 
 
 class ClientApi(Protocol):

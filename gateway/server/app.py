@@ -50,6 +50,8 @@ class App:
         self._posts = {path: endpoint for paths in served for path, endpoint in paths.posts.items()}
         """The other endpoints that only take POST, by path."""
         self._finders = tuple(paths.find for paths in served)
+        protocols = [paths.socket_protocol for paths in served if paths.socket_protocol is not None]
+        self._socket_protocol = next(iter(protocols), None)
         self._sockets = {path: endpoint for paths in served for path, endpoint in paths.sockets.items()}
         self._rest = _probes(steps, LazyApp(lambda: _built(steps)))
         self._others = RequestIdMiddleware(self._cold)
@@ -76,7 +78,7 @@ class App:
                 return endpoint(scope, receive, send)
             return self._route(scope, receive, send)
         if scope["type"] == "lifespan":
-            return _lifespan(self._steps, self._config, frozenset(self._sockets), scope, receive, send)
+            return self._lifespan(scope, receive, send)
         return self._sockets[scope["path"]](scope, receive, send)
 
     def _route(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
@@ -104,6 +106,30 @@ class App:
         else:
             await self._rest(scope, receive, send)
 
+    async def _lifespan(self, scope: Any, receive: Any, send: Any) -> None:
+        steps, limits = self._steps, self._steps.deployment.limits
+        connections = ConnectionLimits(limits.connections, limits.silent)
+        scope["state"].update(  # the server reads these
+            gate=steps.gate,
+            limits=limits,
+            connections=connections,
+            first_bytes=steps.metrics.first_bytes,
+            sockets=frozenset(map(str.encode, self._sockets)),
+            socket_protocol=self._socket_protocol,
+            probes=frozenset(route.path.encode() for route in health.ROUTES),
+            admin_port=self._admin_port,
+        )
+        await receive()
+        async with running(steps):
+            sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
+            noting = _note_config(steps, self._config)
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            sweeping.cancel()
+            if noting is not None:
+                noting.cancel()
+        await send({"type": "lifespan.shutdown.complete"})
+
 
 def _spelt(path: str) -> str:
     """Return a path as it is served: a client's base URL may lack `/v1` or have it twice, and a slash may follow."""
@@ -127,32 +153,6 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
         allow_private_network=True,
         expose_headers=[name.decode() for name, header in REPLY_HEADERS.items() if header.text],
     )
-
-
-async def _lifespan(
-    steps: Steps, config: Path | None, sockets: frozenset[str], scope: Any, receive: Any, send: Any
-) -> None:
-    limits = steps.deployment.limits
-    connections = ConnectionLimits(limits.connections, limits.silent)
-    scope["state"].update(  # the server reads these
-        gate=steps.gate,
-        limits=limits,
-        connections=connections,
-        first_bytes=steps.metrics.first_bytes,
-        sockets=frozenset(map(str.encode, sockets)),
-        probes=frozenset(route.path.encode() for route in health.ROUTES),
-        admin_port=None if (admin := steps.deployment.admin_place) is None else admin.port,
-    )
-    await receive()
-    async with running(steps):
-        sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
-        noting = _note_config(steps, config)
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        sweeping.cancel()
-        if noting is not None:
-            noting.cancel()
-    await send({"type": "lifespan.shutdown.complete"})
 
 
 def _note_config(steps: Steps, config: Path | None) -> asyncio.Task[None] | None:

@@ -206,10 +206,9 @@ def _configure_logging(deployment: Deployment) -> None:
 
 
 def _web_socket(**of: Any) -> asyncio.Protocol:
-    """Return the protocol of a connection that is one of WebSockets now; most gateways never import it."""
-    from gateway.server.web_socket import WebSocketProtocol
-
-    return WebSocketProtocol(**of)
+    """Return the protocol of an open WebSocket, which the part has that answers it."""
+    protocol: asyncio.Protocol = of["app_state"]["socket_protocol"](**of)
+    return protocol
 
 
 def _config(app: Any, limits: Limits, **more: Any) -> uvicorn.Config:

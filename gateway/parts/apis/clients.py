@@ -19,6 +19,8 @@ from gateway.parts.apis.token_counter import TokenCounter
 from gateway.seams import ClientApiNeeds, ServedPaths
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastapi import APIRouter
     from fastapi.routing import APIRoute
 
@@ -54,7 +56,8 @@ class Clients:
             "/v1/responses/compact": ResponsesEndpoint(steps, self, compacts=True),
             "/v1/messages": Messages(steps),
         }
-        return ServedPaths(posts, _no_app, dict.fromkeys(PATHS, ResponseSockets(steps, to_responses)))
+        sockets = dict.fromkeys(PATHS, ResponseSockets(steps, to_responses))
+        return ServedPaths(posts, _no_app, sockets, _web_socket)
 
     def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
         """Return the cold routes, and those that describe the others. Imports FastAPI."""
@@ -86,6 +89,13 @@ class Clients:
         await self.kept_responses.aclose()
         for counter in self.counters.values():
             await counter.aclose()
+
+
+def _web_socket(**of: Any) -> asyncio.Protocol:
+    """Return the protocol of a connection that is one of WebSockets now; most gateways never import it."""
+    from gateway.parts.apis.web_socket import WebSocketProtocol
+
+    return WebSocketProtocol(**of)
 
 
 def _no_app(path: str) -> AsgiApp | None:

@@ -50,7 +50,7 @@ _ENDS: Final[dict[str, tuple[int, ApiError]]] = {"websocket.stop": (1012, _STOPS
 
 
 class SocketLine(Protocol):
-    """What a connection is to its requests; `server.web_socket.WebSocketProtocol` implements it."""
+    """What a connection is to its requests; `web_socket.WebSocketProtocol` implements it."""
 
     writable: asyncio.Event
     """Set while the client has read most of what it was sent."""
