@@ -55,8 +55,13 @@ class StandardPart(NamedTuple):
     @property
     def installed(self) -> bool:
         """Whether this installation has its folder, and what it requires; a part that is broken is installed."""
-        required = (part for part in PARTS if part.name in self.requires)
-        return (self.folder / "__init__.py").is_file() and all(part.installed for part in required)
+        return _is_installed(self)
+
+
+@cache
+def _is_installed(part: StandardPart) -> bool:
+    required = [other for other in PARTS if other.name in part.requires]
+    return (part.folder / "__init__.py").is_file() and all(other.installed for other in required)
 
 
 PARTS: Final = (
