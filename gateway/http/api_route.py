@@ -1,15 +1,14 @@
 """Serve routes outside the pipeline with FastAPI: who asks, the body, and what is wrong with it, as everywhere else.
 
-FastAPI calls a route's function with what its parameters name. `Served`, `CallerOf` and what `needs_role` makes are
-dependencies: each route of the admin port names the action that it is. A parameter whose type
-is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
+FastAPI calls a route's function with what its parameters name. `Served` and `CallerOf` are dependencies. A parameter
+whose type is a `Body` is the request's JSON. It is read within the limits of other bodies and parsed by their rules
 (`gateway.request.body`), and what is wrong with it is told in OpenAI's envelope.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Annotated, Any, ClassVar, Final, Protocol
+from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends
 from fastapi.exceptions import RequestValidationError
@@ -31,22 +30,6 @@ from gateway.telemetry.trace import Trace
 SMALL: Final = 4096
 """Most bytes of a body that names things only."""
 _EXPECTED: Final = {"string": "a string", "bool": "a boolean", "float": "a number", "int": "an integer"}
-
-
-class Operator(Protocol):
-    """Who asks the admin port. An action's subject is a surface or a team; empty for all of them."""
-
-    def may(self, action: str, subject: str = "") -> bool:
-        """Return whether they may do an action with a subject."""
-
-    def permit(self, action: str, subject: str = "") -> None:
-        """Raise Forbidden unless they may do an action with a subject."""
-
-    def permit_path(self, action: str, path: Mapping[str, Any]) -> None:
-        """Raise Forbidden unless they may do an action with the subject in a path, or with any where it has none."""
-
-    def author(self, given: str = "") -> str:
-        """Return who a change is recorded as made by, where the request says `given`."""
 
 
 async def _steps(request: Request) -> Steps:
@@ -77,22 +60,6 @@ async def _counted(request: Request) -> AsyncIterator[Caller]:
 async def _owner(request: Request) -> str:
     """Return the owner of what is kept for who asks. Raises Unauthorized."""
     return (await _caller(request)).owner
-
-
-def needs_role(action: str) -> Any:
-    """Return the dependency of a route of the admin port: who asks, if they may do the action.
-
-    Where the path does not say with what, the route says it to `permit`; here it is refused to those who may do it with
-    nothing. It raises Unauthorized and Forbidden.
-    """
-
-    async def check(request: Request) -> Operator:
-        operator: Operator = await request.app.state.admit(request)
-        operator.permit_path(action, request.path_params)
-        return operator
-
-    check.__dict__["action"] = action
-    return Depends(check)
 
 
 Served = Annotated[Steps, Depends(_steps)]
@@ -162,7 +129,7 @@ class _BodyRequest(Request):
         state = self.app.state
         if self._most is None and state.sheds:
             state.steps.gate.check()
-        asks: Caller | Operator = await state.admit(self)
+        asks: object = await state.admit(self)
         sender = asks.sender if isinstance(asks, Caller) else ANYONE
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most

@@ -23,7 +23,9 @@ from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
 from gateway.errors import Conflict, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Operator, needs_role
+from gateway.http.api_route import Body, BodyRoute
+from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.routes.role_check import needs_role
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.live_view import LiveRequest, live_view, text_in
 from gateway.parts.rollout.policy_jobs import PolicyJobs, policy_file
@@ -173,7 +175,7 @@ class PolicyAdmin:
         return None
 
     async def change(
-        self, surface: str, body: ChangeRequest, person: Operator, take: Callable[..., Any], *, removed: bool = False
+        self, surface: str, body: ChangeRequest, person: Person, take: Callable[..., Any], *, removed: bool = False
     ) -> Shown:
         """Make one change of the surface as it is now. Raises RegistryError if another change comes first."""
         self.check_store()
@@ -197,9 +199,9 @@ async def _known(admin: _Admin, surface: str) -> str:
 
 _Admin = Annotated[PolicyAdmin, Depends(_admin)]
 _Known = Annotated[str, Depends(_known)]
-_Looks = Annotated[Operator, needs_role("look")]
-_Checks = Annotated[Operator, needs_role("policies.check")]
-_Changes = Annotated[Operator, needs_role("policies.change")]
+_Looks = Annotated[Person, needs_role("look")]
+_Checks = Annotated[Person, needs_role("policies.check")]
+_Changes = Annotated[Person, needs_role("policies.change")]
 
 
 @router.get("")
@@ -294,7 +296,7 @@ async def apply(person: _Changes, admin: _Admin, surface: str, body: ApplyReques
                 at=time.time(),
                 base=body.base,
                 surface=surface,
-                may_change=partial(person.may, "policies.change"),
+                may_change=partial(may, person, "policies.change"),
             )
         except ConfigError as error:
             raise InvalidRequest(str(error), code="unsupported_value", param="text") from None

@@ -8,10 +8,9 @@ claims of a token by the config's `roles` (`gateway.parts.access.keys.identities
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Forbidden
@@ -76,25 +75,12 @@ class Person:
         """Return who a change is recorded as made by: a person of a provider by their name there, whatever is given."""
         return self.name if self.id else given or self.name
 
-    def may(self, action: str, subject: str = "") -> bool:
-        """Return what `may` says of them."""
-        return may(self, action, subject)
-
     def permit(self, action: str, subject: str = "") -> None:
         """Raise Forbidden unless they may do an action with a subject, empty for all of them."""
-        if not self.may(action, subject):
+        if not may(self, action, subject):
             what, within = ACTIONS[action].what.lower(), ACTIONS[action].within
             of = f" of {within} {subject}" if subject else ""
             raise Forbidden(f"You may not do this{of}: {what}. An admin can give you a role.", code="not_permitted")
-
-    def permit_path(self, action: str, path: Mapping[str, Any]) -> None:
-        """Raise Forbidden unless they may do an action with the subject that a path has, or with any if it has none.
-
-        The subject is the part of the path that the action's `within` names.
-        """
-        subject = path.get(ACTIONS[action].within, "")
-        if subject or not may_some(self, action):
-            self.permit(action, subject)
 
 
 NOBODY: Final = Person()

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final, Literal
 
 from fastapi import APIRouter, Query
 
-from gateway.http.api_route import BodyRoute, Served, needs_role
+from gateway.http.api_route import BodyRoute, Served
 from gateway.parts.access.audit.entries import Kind
 from gateway.parts.access.audit.trail import CURSOR, AuditTrail, TrailFilter
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import may_read
+from gateway.parts.access.routes.role_check import needs_role
 
 router: Final = APIRouter(prefix="/admin/audit", tags=["Audit"], route_class=BodyRoute)
 _MOST: Final = 1000

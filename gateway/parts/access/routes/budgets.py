@@ -10,13 +10,14 @@ from fastapi import APIRouter
 from pydantic import Field
 
 from gateway.errors import InvalidRequest
-from gateway.http.api_route import Body, BodyRoute, Served, needs_role
+from gateway.http.api_route import Body, BodyRoute, Served
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person, may
 from gateway.parts.access.keys.self_service import may_with
 from gateway.parts.access.quotas.terms import Per
+from gateway.parts.access.routes.role_check import needs_role
 
 router: Final = APIRouter(prefix="/admin/budgets", tags=["Budgets"], route_class=BodyRoute)
 _Sees = Annotated[Person, needs_role("usage.see")]

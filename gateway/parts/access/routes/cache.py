@@ -17,7 +17,9 @@ from pydantic import model_validator
 from cache.administration import Purged
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Operator, Served, needs_role
+from gateway.http.api_route import Body, BodyRoute, Served
+from gateway.parts.access.keys.roles import Person
+from gateway.parts.access.routes.role_check import needs_role
 from gateway.seams import hit_bound_part
 from gateway.steps import Steps
 from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
@@ -36,8 +38,8 @@ async def _id(entry_id: str) -> str:
     return entry_id
 
 
-_Sees = Annotated[Operator, needs_role("cache.see")]
-_Purges = Annotated[Operator, needs_role("cache.purge")]
+_Sees = Annotated[Person, needs_role("cache.see")]
+_Purges = Annotated[Person, needs_role("cache.purge")]
 _EntryId = Annotated[str, Depends(_id)]
 
 

@@ -18,7 +18,7 @@ from pydantic import Field, StringConstraints
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
-from gateway.http.api_route import Body, BodyRoute, Served, needs_role
+from gateway.http.api_route import Body, BodyRoute, Served
 from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.made_keys import change_key, check_owner, make_key, rotate_key
 from gateway.parts.access.keys.moving import export_lines, read_export
@@ -27,6 +27,7 @@ from gateway.parts.access.keys.registry import KeyRegistry, KeysConflict, KeysRe
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import NotAllowed, may_with, may_with_owner
 from gateway.parts.access.quotas.terms import Terms
+from gateway.parts.access.routes.role_check import needs_role
 from gateway.steps import Steps
 from policies.quantities import read_duration
 
