@@ -271,9 +271,9 @@ class Holding:
 
     def spent(self, policy: Policy) -> Spent | None:
         """Return how much of its tightest budget is spent or held, and the measured cap where it counts."""
-        if not self.money:
+        if not self.money or not isinstance(policy, SpendingSections):  # sooner than policy.of
             return None
-        share, rules = self._admission.leases.tightest(self.money)[0], policy.of(SpendingSections).spending
+        share, rules = self._admission.leases.tightest(self.money)[0], policy.spending
         measured = share >= rules.steer_from and rules.cap == AUTO
         return Spent(share, self._admission.caps.cap_of(policy) if measured else "")
 

@@ -42,7 +42,7 @@ async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) 
     """
     await hold.look()
     policy, surface = request.policy, request.policy.surface
-    held_back_s = policy.of(SpendingSections).held_back_s
+    held_back_s = policy.held_back_s if isinstance(policy, SpendingSections) else 0.0  # sooner than policy.of
     wait_s = min(held_back_s, request.budget_s() / 2)
     if not held_back_s or waiting.get(surface, 0) >= policy.load.max_waiting or not hold.is_tight(policy):
         return
