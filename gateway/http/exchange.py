@@ -208,30 +208,23 @@ class Exchange(BaseExchange):
         super().close()
 
     async def answer(self) -> Reply | None:
-        """Read the request, give it to the pipeline, and return the pipeline's reply; None if it needs no answer."""
-        steps, headers = self.steps, self.headers
+        """Return the pipeline's reply to the request, once each layer has let it through; None if it needs no answer.
+
+        1. who calls    load, sender, key                          `admit`
+        2. what         the body, as chat completions              `body`, `read`
+        3. how          policy, features, deadline                 `_context`
+           how much     what its sender may still send and spend   `hold`
+                        what else parts ask of a chat              `steps.admissions`
+           beside it    the head of a stream that comes early      `EarlyHead`
+        """
+        steps = self.steps
         await self.admit()
-        given, body, native, large = await self.read(await self.body(steps.deployment.limits.body))
-        self.ledger.requested_model = body["model"]
-        self.ledger.user = user_of(self.ledger.tenant, given)
-        tried = None
-        if TRY in headers:
-            tried, self.ledger.arm = await self._tried(body["model"]), PLAYGROUND
-        request = build_context(
-            steps,
-            headers,
-            body,
-            self.trace,
-            self.ledger,
-            self.client,
-            large=large,
-            native=native,
-            instead=tried,
-            caller=self.caller,
-        )
+        read = await self.read(await self.body(steps.deployment.limits.body))
+        self.ledger.requested_model, self.ledger.user = read.body["model"], user_of(self.ledger.tenant, read.given)
+        request = self._context(read, await self._tried(read) if TRY in self.headers else None)
         if (hold := request.hold) is not None:
             self.hold = hold
-            await hold.enter_chat(request, partial(steps.authenticator.find, headers), counted=self.counted)
+            await hold.enter_chat(request, partial(steps.authenticator.find, self.headers), counted=self.counted)
         if self._prepares:
             await self._prepare(request)
             return None
@@ -249,6 +242,23 @@ class Exchange(BaseExchange):
                 reply.stream.close()
             raise ClientGone
         return reply
+
+    def _context(self, read: ReadRequest, tried: Policy | None) -> RequestContext:
+        """Return what is known of the request, by the policy that is `tried`, else by the one in force."""
+        if tried is not None:
+            self.ledger.arm = PLAYGROUND
+        return build_context(
+            self.steps,
+            self.headers,
+            read.body,
+            self.trace,
+            self.ledger,
+            self.client,
+            large=read.large,
+            native=read.native,
+            instead=tried,
+            caller=self.caller,
+        )
 
     async def read(self, raw: bytes) -> ReadRequest:
         """Return the request that a body is. Raises ApiError, by the field's own path."""
@@ -276,11 +286,12 @@ class Exchange(BaseExchange):
         """Return the event that ends a stream with an error."""
         return b"data: " + error.body() + b"\n\n"
 
-    async def _tried(self, model: str) -> Policy:
+    async def _tried(self, read: ReadRequest) -> Policy:
         """Return the policy that the header `x-tierline-try` names. Raises ApiError."""
         if (part := policies_part()) is None:
             name = TRY.decode()
             raise InvalidRequest(missing_for("policies", name), code="unsupported_value", param=name)
+        model = read.body["model"]
         pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
         policies = self.steps.policies
         live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.rights)
