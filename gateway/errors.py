@@ -254,8 +254,3 @@ class InternalError(ApiError):
 
     def __init__(self) -> None:
         super().__init__("An internal error occurred in the gateway. It has been recorded under this request id.")
-
-
-def unsupported(param: str, why: str) -> InvalidRequest:
-    """Return the error for a value that is not supported; `why` follows the field's path in the message."""
-    return InvalidRequest(f"{param} {why}", code="unsupported_value", param=param)

@@ -24,7 +24,7 @@ from policies.quantities import byte_size
 from policies.sections import all_added
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Deployment, Quota
+    from gateway.config.schema import Deployment, StoreQuota
     from policies.loader import PolicySet
 
 log = logging.getLogger("tierline.store")
@@ -152,7 +152,7 @@ class StoreRoom:
         return self.memory.evicted if self.memory is not None else 0
 
 
-def asked_quotas(deployment: Deployment) -> dict[str, Quota]:
+def asked_quotas(deployment: Deployment) -> dict[str, StoreQuota]:
     """Return the config's quotas by section: of a scope of the cache, and of what else each tenant has."""
     of_parts = (sections.quotas(deployment) for sections in sections_of_parts())
     return {"cache": deployment.cache, **{name: quota for quotas in of_parts for name, quota in quotas.items()}}
@@ -174,13 +174,13 @@ def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> di
     return {name: _within(asked, rooms[name], limit) for name, asked in quotas.items()}
 
 
-def _within(asked: Quota, room: int, limit: int) -> Caps:
+def _within(asked: StoreQuota, room: int, limit: int) -> Caps:
     if not limit:
         return Caps(asked.entries, asked.bytes)
     return Caps(max(1, min(asked.entries, room // _ENTRY_BYTES)), max(1, min(asked.bytes, int(room * _VALUES))))
 
 
-def cut_down(asked: Quota, caps: Caps, limit: int) -> str:
+def cut_down(asked: StoreQuota, caps: Caps, limit: int) -> str:
     """Return how a quota of the config is cut down by a store of `limit` bytes, in words; '' if it is not."""
     if (asked.entries, asked.bytes) == (caps.entries, caps.bytes):
         return ""

@@ -199,7 +199,7 @@ class Access(Section):
         return tuple(name.lower() for name in hosts)
 
 
-class Quota(Section):
+class StoreQuota(Section):
     """The most that the store keeps of something for each tenant; the store's memory may lower it."""
 
     entries: Count = 20_000
@@ -208,7 +208,7 @@ class Quota(Section):
     """Most bytes of all entries."""
 
 
-class CacheConfig(Quota):
+class CacheConfig(StoreQuota):
     """Cache quota of each tenant on each surface; beyond it, the tenant's own oldest answers are removed."""
 
     bytes: Size = 32 << 20

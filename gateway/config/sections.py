@@ -15,7 +15,7 @@ from pydantic import create_model, model_validator
 
 from gateway.config.backends import Keyed
 from gateway.config.resolver import Resolver
-from gateway.config.schema import Deployment, Quota
+from gateway.config.schema import Deployment, StoreQuota
 from gateway.parts.standard import config_modules
 from policies.errors import Finding, KeyPath
 from policies.validation import Section, raise_findings
@@ -51,7 +51,7 @@ class Sections(Section):
         return {}
 
     @classmethod
-    def quotas(cls, deployment: Deployment) -> Mapping[str, Quota]:
+    def quotas(cls, deployment: Deployment) -> Mapping[str, StoreQuota]:
         """Return the quotas of what the store keeps for each tenant, by section."""
         return {}
 

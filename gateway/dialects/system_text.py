@@ -14,9 +14,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-_SYSTEM: Final = ("system", "developer")
+SYSTEM: Final = ("system", "developer")
+"""Roles of the system's messages."""
 _BEFORE: Final = ("user", "tool")
-_MARKED: Final = "<system>\n{}\n</system>"
+MARKED: Final = "<system>\n{}\n</system>"
+"""How a text of the system stands in a turn of the user."""
 _PLAIN_PART: Final = frozenset({"type", "text"})
 _BILLING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
@@ -26,14 +28,14 @@ def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
     roles = [message.get("role") for message in messages]
     if "developer" not in roles and "system" not in roles[1:]:
         return None
-    first = next((i for i, role in enumerate(roles) if role not in _SYSTEM), len(roles))
+    first = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
     made: list[Mapping[str, Any]] = []
     if first:
         contents = [message.get("content") for message in messages[:first]]
         made.append({"role": "system", "content": _joined(contents)})
     waiting: list[Any] = []
     for message in messages[first:]:
-        if message.get("role") in _SYSTEM:
+        if message.get("role") in SYSTEM:
             text = _marked(message.get("content"))
             if made and not waiting and made[-1]["role"] in _BEFORE:
                 made[-1] = {**made[-1], "content": _joined([made[-1].get("content"), text])}
@@ -55,41 +57,8 @@ def names_of_systems(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(
         f"messages[{i}].name"
         for i, message in enumerate(messages)
-        if message.get("role") in _SYSTEM and message.get("name")
+        if message.get("role") in SYSTEM and message.get("name")
     )
-
-
-def with_one_instruction(body: dict[str, Any]) -> None:
-    """Join the system's texts of a Responses body to its `instructions`, in place; later ones become the user's."""
-    items = body.get("input")
-    if not isinstance(items, list) or not any(_is_systems(item) for item in items):
-        return
-    first = next((i for i, item in enumerate(items) if not _is_systems(item)), len(items))
-    texts = [_text_in(item) for item in items[:first]]
-    if None in texts or first == len(items):
-        return  # a picture has no place in a text, and a request needs an input
-    if texts:
-        body["instructions"] = "\n\n".join(text for text in (body.get("instructions"), *texts) if text)
-    body["input"] = [
-        {**item, "role": "user", "content": _MARKED.format(text)}
-        if _is_systems(item) and (text := _text_in(item)) is not None
-        else item
-        for item in items[first:]
-    ]
-
-
-def _is_systems(item: Any) -> bool:
-    return isinstance(item, dict) and item.get("role") in _SYSTEM and (item.get("type") or "message") == "message"
-
-
-def _text_in(item: Mapping[str, Any]) -> str | None:
-    """Return the text of an item of a Responses body; None if it holds more than texts."""
-    content = item.get("content")
-    if isinstance(content, str):
-        return content
-    parts = content if isinstance(content, list) else []
-    texts = [part.get("text") if isinstance(part, dict) else None for part in parts]
-    return "\n\n".join(text for text in texts if isinstance(text, str)) if None not in texts else None
 
 
 def without_billing_line(system: Any) -> Any:
@@ -111,7 +80,7 @@ def without_billing_line(system: Any) -> Any:
 
 def _marked(content: Any) -> Any:
     text = _joined([content])
-    return _MARKED.format(text) if isinstance(text, str) else text
+    return MARKED.format(text) if isinstance(text, str) else text
 
 
 def _joined(contents: Sequence[Any]) -> Any:

@@ -21,9 +21,6 @@ OUTPUT: Final = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 """What names the longest reply of a model."""
-_TOO_LONG: Final = "prompt is too long"
-_BOTH: Final = "input length and `max_tokens` exceed context limit"
-_ANTHROPICS: Final = (_TOO_LONG, _BOTH)
 _BEGINS: Final = 500
 """Characters of an error that figures are read from: what it quotes of the request comes later."""
 _CONTEXT: Final = re.compile(
@@ -92,15 +89,3 @@ def _figure(match: re.Match[str] | re.Match[bytes] | None) -> int | None:
         return None
     digits = next((group for group in match.groups() if group), None)
     return int(digits) if digits is not None and len(digits) <= 9 else None
-
-
-def in_anthropics_words(message: str) -> str:
-    """Return the message of an error that means "too long" as Anthropic's API says it, with the figures it names."""
-    if message.startswith(_ANTHROPICS):
-        return message
-    prompt, reply, context, _, at_least = lengths_in(message.encode())
-    if prompt is not None and context is not None and prompt >= context:
-        return f"{_TOO_LONG}: {prompt} tokens > {context} maximum"
-    if prompt is not None and reply is not None and context is not None and not at_least:
-        return f"{_BOTH}: {prompt} + {reply} > {context}, decrease input length or `max_tokens` and try again"
-    return f"{_TOO_LONG} ({message.rstrip('.')})" if message else _TOO_LONG

@@ -7,7 +7,7 @@ whose type is a `Body` is the request's JSON. It is read within the limits of ot
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from fastapi import Depends
@@ -23,9 +23,6 @@ from gateway.http.messages import read_body
 from gateway.request.load_shedding import ANYONE
 from gateway.request.options import known_headers
 from gateway.steps import Steps
-from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.trace import Trace
 
 SMALL: Final = 4096
 """Most bytes of a body that names things only."""
@@ -43,33 +40,10 @@ async def _caller(request: Request) -> Caller:
     return caller
 
 
-async def _counted(request: Request) -> AsyncIterator[Caller]:
-    """Yield who asks, once the request is counted against their limits. Raises ApiError."""
-    caller, steps = await _caller(request), await _steps(request)
-    trace, ledger = Trace(names.REQUEST), Ledger("", caller.tenant)
-    hold = None if steps.limits is None else steps.limits.hold(caller, trace, ledger)
-    if hold is not None:
-        await hold.enter(0)
-    try:
-        yield caller
-    finally:
-        if hold is not None:
-            hold.end()
-
-
-async def _owner(request: Request) -> str:
-    """Return the owner of what is kept for who asks. Raises Unauthorized."""
-    return (await _caller(request)).owner
-
-
 Served = Annotated[Steps, Depends(_steps)]
 """The worker's steps."""
 CallerOf = Annotated[Caller, Depends(_caller)]
 """Who asks the public port."""
-Owner = Annotated[str, Depends(_owner)]
-"""The team, within its tenant, whose key a request has; the tenant where there is none: whose what is kept is."""
-CountedCaller = Annotated[Caller, Depends(_counted)]
-"""Who sends a request that counts against the limits of its owners: what calls a backend does."""
 
 
 class Body(BaseModel):

@@ -121,14 +121,6 @@ async def send_json(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_error(
-    send: Any, error: ApiError, headers: list[Header], before_end: Callable[[], Awaitable[None]] | None = None
-) -> None:
-    """Send an error envelope. `before_end` is awaited after the body was sent, before the response ends."""
-    headers.extend(error.headers)
-    await send_json(send, error.status, headers, error.body(), before_end)
-
-
 async def start_events(send: Any, headers: list[Header]) -> None:
     """Send the head of an event stream; every event follows in a message of its own."""
     headers.extend(_EVENTS)

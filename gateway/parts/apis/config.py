@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import Final
 
 from gateway.config.notations import Count, Size
-from gateway.config.schema import Deployment, Quota
+from gateway.config.schema import Deployment, StoreQuota
 from gateway.config.sections import Sections
 
 
-class ResponsesConfig(Quota):
-    """Quota of each tenant's kept responses; beyond it, those that would end first are removed."""
+class ResponsesConfig(StoreQuota):
+    """StoreQuota of each tenant's kept responses; beyond it, those that would end first are removed."""
 
     entries: Count = 20_000
     """Most responses."""
@@ -27,7 +27,7 @@ class ApiSections(Sections):
     responses: ResponsesConfig = ResponsesConfig()
 
     @classmethod
-    def quotas(cls, deployment: Deployment) -> Mapping[str, Quota]:
+    def quotas(cls, deployment: Deployment) -> Mapping[str, StoreQuota]:
         """Return the quota of kept responses."""
         return {"responses": deployment.of(cls).responses}
 

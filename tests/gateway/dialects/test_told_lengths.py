@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.dialects.told_lengths import Lengths, in_anthropics_words, lengths_in
+from gateway.dialects.told_lengths import Lengths, lengths_in
+from gateway.parts.apis.dialects.messages.too_long import in_anthropics_words
 from tests.support.refusals import OPEN, rows
 
 

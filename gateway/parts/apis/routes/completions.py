@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import ApiError, InvalidRequest
-from gateway.http.messages import read_body, request_id_of, send_error, send_json, start_events
+from gateway.http.messages import read_body, request_id_of, send_json, start_events
 from gateway.off_loop import off_loop
 from gateway.parts.apis.dialects.completions import CompletionsClient, prompts_of
 from gateway.parts.apis.translated_exchange import TranslatedExchange
@@ -195,7 +195,9 @@ class _Batch:
         if len(prompts) > _MOST_PROMPTS:
             message = f"prompt has {len(prompts)} texts; send at most {_MOST_PROMPTS}."
             error = InvalidRequest(message, code="unsupported_value", param="prompt")
-            await send_error(self._send, error, [(b"x-request-id", self._request_id.encode("latin-1"))])
+            await send_json(
+                self._send, error.status, [(b"x-request-id", self._request_id.encode("latin-1"))], error.body()
+            )
             return
         count = body.get("n")
         n = count if isinstance(count, int) and count > 0 else 1

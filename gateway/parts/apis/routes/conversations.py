@@ -8,14 +8,14 @@ from typing import Annotated, ClassVar, Final
 from fastapi import APIRouter
 from pydantic import Field
 
-from gateway.errors import NotFound, unsupported
-from gateway.http.api_route import Body, BodyRoute, Owner, Served
+from gateway.errors import NotFound
+from gateway.http.api_route import Body, BodyRoute, Served
 from gateway.parts.apis.clients import Clients
 from gateway.parts.apis.dialects.responses.items import Json as Shown
 from gateway.parts.apis.dialects.responses.items import listed_item
-from gateway.parts.apis.dialects.responses.reading import chat_request
+from gateway.parts.apis.dialects.responses.reading import chat_request, unsupported
 from gateway.parts.apis.routes.kept_responses import ShownItems
-from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.routes.of_worker import OfWorker, Owner
 from gateway.parts.apis.stores.conversations import with_ids
 from gateway.steps import Steps
 

@@ -9,13 +9,13 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query
 from fastapi.responses import StreamingResponse
 
-from gateway.errors import InvalidRequest, NotFound, unsupported
-from gateway.http.api_route import BodyRoute, Owner
+from gateway.errors import InvalidRequest, NotFound
+from gateway.http.api_route import BodyRoute
 from gateway.parts.apis.clients import Clients
 from gateway.parts.apis.dialects.responses.items import Json as Shown
 from gateway.parts.apis.dialects.responses.items import listed_item, without_encrypted
-from gateway.parts.apis.dialects.responses.reading import ENCRYPTED
-from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.dialects.responses.reading import ENCRYPTED, unsupported
+from gateway.parts.apis.routes.of_worker import OfWorker, Owner
 from gateway.parts.apis.stores.background import UNFINISHED
 from gateway.parts.apis.stores.kept_responses import ENDED, KeptResponse
 

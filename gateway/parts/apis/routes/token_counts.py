@@ -19,13 +19,13 @@ from starlette.responses import Response
 from gateway.backends.base import BackendError
 from gateway.caller import Rights
 from gateway.dialects.native import Native
-from gateway.http.api_route import BodyRoute, CountedCaller, Served
+from gateway.http.api_route import BodyRoute, Served
 from gateway.http.build_context import chosen_policy, clamp_of, models_of
 from gateway.off_loop import off_loop
 from gateway.parts.apis.clients import Clients
 from gateway.parts.apis.dialects.messages.client import chat_body, protocol_in
 from gateway.parts.apis.openapi import MESSAGES_ERROR
-from gateway.parts.apis.routes.of_worker import OfWorker
+from gateway.parts.apis.routes.of_worker import CountedCaller, OfWorker
 from gateway.parts.apis.routes.responses import dialect_of
 from gateway.request.body import ChatBodies
 from gateway.request.options import TIER_PREFIX, RequestOptions, known_headers

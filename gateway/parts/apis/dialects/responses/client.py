@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import orjson
 
 from gateway.dialects.native import Native
-from gateway.errors import ApiError, InvalidRequest, UpstreamFailed, unsupported
+from gateway.errors import ApiError, InvalidRequest, UpstreamFailed
 from gateway.off_loop import off_loop
 from gateway.parts.apis.dialects.responses.compaction import (
     FIELDS,
@@ -31,6 +31,7 @@ from gateway.parts.apis.dialects.responses.reading import (
     entries_of,
     is_reference,
     missing,
+    unsupported,
     wrong_type,
 )
 from gateway.parts.apis.dialects.responses.response_object import (

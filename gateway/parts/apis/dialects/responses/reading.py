@@ -17,7 +17,7 @@ import orjson
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.dialects.tool_names import short_name
-from gateway.errors import InvalidRequest, unsupported
+from gateway.errors import InvalidRequest
 from gateway.parts.apis.dialects.responses.items import EXTRA, Json, details_of_item
 from gateway.parts.apis.dialects.responses.paths import responses_path
 from gateway.parts.apis.dialects.responses.response_object import SEARCH, SEARCHES
@@ -135,6 +135,11 @@ def typed(value: Any, kind: type, param: str, expected: str) -> None:
     """Raise InvalidRequest if a field is not of this very type; `expected` says what it should be."""
     if type(value) is not kind:
         raise wrong_type(param, expected)
+
+
+def unsupported(param: str, why: str) -> InvalidRequest:
+    """Return the error for a value that is not supported; `why` follows the field's path in the message."""
+    return InvalidRequest(f"{param} {why}", code="unsupported_value", param=param)
 
 
 def missing(param: str) -> InvalidRequest:
