@@ -128,59 +128,6 @@ def gateway_url(state: Path) -> str | None:
         return None
 
 
-def add_gateway_flags(parser: argparse.ArgumentParser) -> None:
-    """Add --gateway and --key-env to a command that asks a running gateway's admin API."""
-    parser.add_argument(
-        "--gateway",
-        metavar="URL",
-        help="the address of the gateway's admin API (default: that of --config, else that of `tierline up`)",
-    )
-    parser.add_argument(
-        "--key-env",
-        metavar="VAR",
-        help="the variable with its admin key (default: the one that the config names, else TIERLINE_ADMIN_KEY)",
-    )
-
-
-def admin_address(args: argparse.Namespace) -> tuple[str, str]:
-    """Return the URL of a running gateway's admin API, and the variable with its key. Raises CommandError, ConfigError.
-
-    See `add_gateway_flags`.
-    """
-    url: str | None = args.gateway
-    key_env: str | None = None
-    if url is not None:
-        if not url.startswith(("http://", "https://")):
-            raise CommandError(f"--gateway {url}: an address begins with http:// or https://")
-        url = url.rstrip("/").removesuffix("/admin")
-    elif args.config is not None:
-        from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
-
-        admin = load_deployment(args.config, reads=True).admin_place
-        if admin is None:
-            raise CommandError(f"{args.config} has no admin API to ask; add `admin: {{key_env: TIERLINE_ADMIN_KEY}}`")
-        url, key_env = admin.url, admin.key_env
-    else:
-        url, key_env = _admin_of_up(Path(args.state) / "up.json")
-    return url, args.key_env or key_env or "TIERLINE_ADMIN_KEY"
-
-
-def _admin_of_up(up: Path) -> tuple[str, str | None]:
-    try:
-        running = orjson.loads(up.read_bytes())
-    except (OSError, ValueError):
-        raise CommandError(
-            f"no gateway to ask: {up} is not there, so `tierline up` is not running here. Start it, or name the "
-            "address of a gateway's admin API by --gateway, or its config by --config"
-        ) from None
-    if not running.get("admin_url"):
-        raise CommandError(
-            "the gateway of `tierline up` has no admin API to ask; add `admin: {key_env: TIERLINE_ADMIN_KEY}` to its "
-            "config, set that variable to a key, and start it again"
-        )
-    return running["admin_url"], running.get("admin_key_env")
-
-
 def _configured(config: Path) -> str | None:
     from gateway.config.loader import load_deployment  # not needed otherwise, and slow to import
 

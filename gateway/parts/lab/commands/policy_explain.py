@@ -16,11 +16,11 @@ from rich.text import Text
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag, launch_of
-from gateway.cli.store_flags import add_gateway_flags, add_store_flags, ledger_folder, take_running
+from gateway.cli.store_flags import add_store_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._recorded_policies import deployed_as, recorded
 from gateway.parts.lab.explain.path import PathLine, cache_lines, decision_lines, start_of
-from gateway.parts.rollout.commands._live_policies import LiveGateway, LiveView
+from gateway.parts.rollout.commands._live_policies import LiveGateway, LiveView, add_gateway_flags
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.parts.rollout.commands._policy_files import policy_in
 from gateway.report import Report, show
