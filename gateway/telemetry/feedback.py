@@ -10,13 +10,14 @@ makes room by its own oldest, so that nobody rates away what others have said.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
 
 from cache.store.base import Command
+from gateway.telemetry import names
 
 STREAM: Final = "tierline:feedback"
 """Key of the store's stream of feedback, oldest first."""
@@ -83,3 +84,27 @@ def decode_feedback(blob: bytes) -> Feedback | None:
 def feedback_key(ledger: Mapping[str, Any]) -> Key:
     """Return the key of a recorded request's feedback."""
     return ledger["tenant"], ledger["request_id"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServedHit:
+    """The stored answer that a recorded request was answered with.
+
+    `created_at` (Unix seconds) tells it from a later answer under the same id; `score` is None for an answer to exactly
+    this request.
+    """
+
+    entry_id: str
+    created_at: float | None
+    score: float | None
+
+
+def served_hit(hops: Iterable[Mapping[str, Any]]) -> ServedHit | None:
+    """Return the hit in the hops of a record; None for a request that was not answered from the cache."""
+    for hop in hops:
+        attributes = hop["attributes"]
+        if names.CACHE_ENTRY in attributes:
+            return ServedHit(
+                attributes[names.CACHE_ENTRY], attributes.get(names.CACHE_CREATED), attributes.get(names.CACHE_SCORE)
+            )
+    return None

@@ -71,7 +71,8 @@ _TAKE_BACK = """
 import asyncio, sys
 from pathlib import Path
 from cache.store.redis_store import RedisStore
-from gateway.caching.wrong_hits import ServedHit, WrongHits
+from gateway.parts.console.wrong_hits import WrongHits
+from gateway.telemetry.feedback import ServedHit
 from gateway.parts.console import app, standing
 from gateway.parts.console.views.caching import CacheView
 from gateway.parts.ledger.live import LiveArchive

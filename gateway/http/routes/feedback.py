@@ -23,13 +23,12 @@ from pydantic import BaseModel, Field, model_validator
 from starlette.requests import Request
 
 from cache.store.base import StoreUnavailable
-from gateway.caching.wrong_hits import served_hit
 from gateway.caller import Caller
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
 from gateway.steps import Steps
 from gateway.telemetry import reader
-from gateway.telemetry.feedback import Feedback, append
+from gateway.telemetry.feedback import Feedback, append, served_hit
 
 _MAX_COMMENT: Final = 500
 _MAX_ID: Final = 128

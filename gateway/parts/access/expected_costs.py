@@ -13,8 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.backends.prompt_cache import FIVE_MINUTES, lifetime_asked
-from gateway.cascade.unseen_input import prompt_tokens
 from gateway.parts.access.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
+from gateway.parts.access.unseen_input import prompt_tokens
 from gateway.telemetry.names import LOST
 from policies.quantities import NANO
 from routing.features import PROVIDERS_TOOLS

@@ -10,10 +10,11 @@ import orjson
 
 from cache.administration import UNDO_S
 from cache.entry import ID_CHARS
-from gateway.caching.wrong_hits import COMMENT, UNDONE, ServedHit, WrongHit, WrongHits, served_hit
 from gateway.parts.console.page import PageError
+from gateway.parts.console.wrong_hits import COMMENT, UNDONE, WrongHit, WrongHits
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
+from gateway.telemetry.feedback import ServedHit, served_hit
 
 log = logging.getLogger("tierline.console")
 

@@ -19,9 +19,9 @@ from cache.response_cache import ResponseCache
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.caching.replay import hit_attributes
-from gateway.caching.wrong_hits import COMMENT, UNDONE
 from gateway.parts.access.keys.roles import VIEWER
 from gateway.parts.console.views.caching import savings
+from gateway.parts.console.wrong_hits import COMMENT, UNDONE
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.groups import LEAST_LABELS
 from gateway.parts.hit_audits.observations import Label

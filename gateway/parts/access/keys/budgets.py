@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast, get_args
 from urllib.parse import unquote
 
 from cache.store.base import Command, Store, fields_in
-from cache.store.settled_change import settled_change
 from gateway.parts.access.audit.entries import APPEND, BUDGETS, TrailEntry
 from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.known_keys import configured_owners
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.quotas.accounts import MARK, Account, OwnerAccounts, window_of
 from gateway.parts.access.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
+from gateway.parts.access.settled_change import settled_change
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace

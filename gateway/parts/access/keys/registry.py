@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
-from cache.store.settled_change import settled_change
 from gateway.parts.access.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
 from gateway.parts.access.keys.minting import SECRET, hashed_by
 from gateway.parts.access.keys.records import (
@@ -40,6 +39,7 @@ from gateway.parts.access.keys.records import (
     to_json,
 )
 from gateway.parts.access.quotas.terms import NO_TERMS, Budget, Terms
+from gateway.parts.access.settled_change import settled_change
 
 T = TypeVar("T")
 

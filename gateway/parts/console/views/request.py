@@ -13,7 +13,6 @@ import numpy as np
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.caching.wrong_hits import served_hit
 from gateway.parts.console.bar import Bar
 from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
@@ -29,6 +28,7 @@ from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 from gateway.parts.recorder.decision_record import unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
+from gateway.telemetry.feedback import served_hit
 from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.trace import recorded_between
 from policies.edit import keys_by_line

@@ -26,9 +26,9 @@ from typing import Any, Final, Required, TypedDict, TypeVar, Unpack
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
-from cache.store.settled_change import settled_change
 from gateway.errors import Conflict
 from gateway.parts.access.audit.entries import APPEND, POLICIES, How
+from gateway.parts.access.settled_change import settled_change
 from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import (
     JUDGE,

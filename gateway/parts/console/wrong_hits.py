@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
@@ -20,8 +20,7 @@ from cache.scopes.scope import owners_of
 from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Append, Store
 from gateway.seams import hit_bound_part
-from gateway.telemetry import names
-from gateway.telemetry.feedback import STREAM, Feedback
+from gateway.telemetry.feedback import STREAM, Feedback, ServedHit
 
 if TYPE_CHECKING:
     from cache.administration import Found
@@ -31,30 +30,6 @@ COMMENT: Final = "marked as a wrong hit in the console"
 """The comment of ratings that are given here."""
 UNDONE: Final = "a right hit after all: its removal was undone in the console"
 """The comment of ratings by which they are taken back."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServedHit:
-    """The stored answer that a recorded request was answered with.
-
-    `created_at` (Unix seconds) tells it from a later answer under the same id; `score` is None for an answer to exactly
-    this request.
-    """
-
-    entry_id: str
-    created_at: float | None
-    score: float | None
-
-
-def served_hit(hops: Iterable[Mapping[str, Any]]) -> ServedHit | None:
-    """Return the hit in the hops of a record; None for a request that was not answered from the cache."""
-    for hop in hops:
-        attributes = hop["attributes"]
-        if names.CACHE_ENTRY in attributes:
-            return ServedHit(
-                attributes[names.CACHE_ENTRY], attributes.get(names.CACHE_CREATED), attributes.get(names.CACHE_SCORE)
-            )
-    return None
 
 
 @dataclass(frozen=True, slots=True)

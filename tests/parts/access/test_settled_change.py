@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from cache.store import settled_change as settled
 from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from cache.store.settled_change import ChangeUnknown, settled_change
+from gateway.parts.access import settled_change as settled
+from gateway.parts.access.settled_change import ChangeUnknown, settled_change
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
 SCRIPT = b"""
