@@ -19,6 +19,8 @@ import httpx2
 from cache.store.redis_store import RedisStore
 from gateway.assembly import build, running
 from gateway.config.launch import Launch
+from gateway.parts.apis.service import ServiceClient
+from gateway.parts.services.services import Services
 from gateway.server.app import App
 from gateway.steps import Steps
 from tests.support.gateway import config, secrets_of, write_deployment
@@ -40,6 +42,10 @@ class InProcess:
     async def get(self, path: str, headers: Mapping[str, str] | None = None) -> Any:
         """The response to a GET."""
         return await self.client.get(path, headers=headers)
+
+    def service(self, name: str) -> ServiceClient:
+        """The client of a service."""
+        return next(api for api in self.steps.client_apis if isinstance(api, Services)).clients[name]
 
     async def stored(self, question: str = "hello", **more: Any) -> bool:
         """Whether this very request would be answered from the store. A store that had no time is asked again."""

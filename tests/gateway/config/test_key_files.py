@@ -181,7 +181,7 @@ async def test_the_log_says_that_keys_were_read_again(
             return "was read again" in caplog.text
 
         await until(said)
-        assert app.steps.client_apis[0].services["audio"]._auth == {"Authorization": "Bearer sk-service-new"}
+        assert app.service("audio")._auth == {"Authorization": "Bearer sk-service-new"}
         assert "sk-service" not in caplog.text
 
 

@@ -452,7 +452,7 @@ async def test_claude_in_azures_foundry(azure: Azure, tmp_path: Path) -> None:
         assert "x-tierline-estimated" not in counted.headers
         assert azure.refused == []
         azure.failing = True
-        service = app.steps.client_apis[0].services["audio"].identity
+        service = app.service("audio").identity
         assert service is not None
         await service.renew()
         degraded = (await app.get("/readyz")).json()["degraded"]
