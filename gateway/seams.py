@@ -35,6 +35,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
     client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
                 answers paths beside those of chat completions. Not stable yet.
+    client_errors   `ClientErrorsPart`, of any number of parts, writes an error as the clients of an API know it. Not
+                stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
     lint        `LintPart`: what is wrong or doubtful in a policy that loads. Not stable yet.
@@ -76,6 +78,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from cache.text.languages import read_by
@@ -630,9 +633,9 @@ class ServedPaths(NamedTuple):
 
     posts: Mapping[str, AsgiApp]
     """What answers a POST, by its whole path; other methods are refused."""
-    find: Callable[[str], AsgiApp | None]
+    find: Callable[[str], AsgiApp | None] | None = None
     """Returns what answers all methods of a path; None where it is no path of this API."""
-    sockets: Mapping[str, AsgiApp]
+    sockets: Mapping[str, AsgiApp] = MappingProxyType({})
     """What answers WebSockets, by their paths."""
     socket_protocol: Callable[..., asyncio.Protocol] | None = None
     """Returns uvicorn's protocol of an open WebSocket, which is a `gateway.server.connection_limits.Connection`."""
@@ -670,10 +673,19 @@ class ClientApiPart(Protocol):
     def build_client_api(self, needs: ClientApiNeeds) -> ClientApi:
         """Return a worker's further APIs, which are not started."""
 
+
+class ClientErrorsPart(Protocol):
+    """The functions of a module that provides `client_errors`."""
+
     def error_body(self, error: ApiError, scope: Any, request_id: str) -> bytes | None:
-        """Return the body of an error as this API's clients know it; None for a request of others."""
+        """Return the body of an error as an API's clients know it; None for a request of others."""
 
 
 def client_api_parts() -> Sequence[ClientApiPart]:
     """Return what answers paths beside those of chat completions."""
     return cast("Sequence[ClientApiPart]", providers("client_api"))
+
+
+def client_error_parts() -> Sequence[ClientErrorsPart]:
+    """Return what writes errors for clients of other APIs."""
+    return cast("Sequence[ClientErrorsPart]", providers("client_errors"))

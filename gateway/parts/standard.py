@@ -130,7 +130,7 @@ PARTS: Final = (
         "apis",
         "other APIs",
         (),
-        provides=("client_api",),
+        provides=("client_api", "client_errors"),
         kinds=("responses", "anthropic", "decisions"),
         sections=("responses",),
         paths=("completions", "conversations", "messages", "responses"),

@@ -49,7 +49,7 @@ class App:
         served = [api.serve(steps) for api in steps.client_apis]
         self._posts = {path: endpoint for paths in served for path, endpoint in paths.posts.items()}
         """The other endpoints that only take POST, by path."""
-        self._finders = tuple(paths.find for paths in served)
+        self._finders = tuple(paths.find for paths in served if paths.find is not None)
         protocols = [paths.socket_protocol for paths in served if paths.socket_protocol is not None]
         self._socket_protocol = next(iter(protocols), None)
         self._sockets = {path: endpoint for paths in served for path, endpoint in paths.sockets.items()}

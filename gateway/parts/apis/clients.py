@@ -57,7 +57,7 @@ class Clients:
             "/v1/messages": Messages(steps),
         }
         sockets = dict.fromkeys(PATHS, ResponseSockets(steps, to_responses))
-        return ServedPaths(posts, _no_app, sockets, _web_socket)
+        return ServedPaths(posts, None, sockets, _web_socket)
 
     def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
         """Return the cold routes, and those that describe the others. Imports FastAPI."""
@@ -96,10 +96,6 @@ def _web_socket(**of: Any) -> asyncio.Protocol:
     from gateway.parts.apis.web_socket import WebSocketProtocol
 
     return WebSocketProtocol(**of)
-
-
-def _no_app(path: str) -> AsgiApp | None:
-    return None
 
 
 def _counters(deployment: Deployment) -> dict[str, TokenCounter]:

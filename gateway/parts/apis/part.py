@@ -1,4 +1,4 @@
-"""Provide the seam `client_api` (`gateway.seams`)."""
+"""Provide the seams `client_api` and `client_errors` (`gateway.seams`)."""
 
 from __future__ import annotations
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gateway.errors import ApiError
 from gateway.parts.services.services import Services
 from gateway.seams import ClientApiNeeds
 
@@ -12,8 +9,3 @@ from gateway.seams import ClientApiNeeds
 def build_client_api(needs: ClientApiNeeds) -> Services:
     """Return a worker's services, which are not started."""
     return Services(needs)
-
-
-def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
-    """Return None: errors are as everywhere else."""
-    return None

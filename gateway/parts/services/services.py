@@ -55,7 +55,7 @@ class Services:
                 return partial(passed_on, endpoint)
             return partial(passed_on, OTHER) if self._passes_on(steps.policies.current, path) else None
 
-        return ServedPaths(posts, find, {})
+        return ServedPaths(posts, find)
 
     def _passes_on(self, policies: PolicySet, path: str) -> bool:
         """Return whether a policy of any surface has this path, or one above it, among its `endpoints.other`."""
