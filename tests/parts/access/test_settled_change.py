@@ -44,9 +44,9 @@ class Flaky(RedisStore):
 
 
 @pytest.fixture
-async def flaky(valkey: LocalStore) -> AsyncIterator[Flaky]:
+async def flaky(store: LocalStore) -> AsyncIterator[Flaky]:
     """Give a client of the store that loses nothing yet."""
-    opened = Flaky.from_url(valkey.url, slack=UNHURRIED)
+    opened = Flaky.from_url(store.url, slack=UNHURRIED)
     assert isinstance(opened, Flaky)
     await opened.delete(KEYS[0].decode())
     yield opened
