@@ -147,7 +147,10 @@ def why_not_the_question(question: str) -> str:
 def _why_not_asked(question: str) -> str:
     """Return the reason as above; cached, because a request needs it before embedding, lookup and write."""
     words = _words_of(question)
-    return next((reason for reason, _, holds in _RULES if holds(words)), "")
+    for reason, _, holds in _RULES:
+        if holds(words):
+            return reason
+    return ""
 
 
 @lru_cache(maxsize=1_024)
@@ -214,7 +217,7 @@ def _points_back(question: _QuestionWords) -> bool:
 
 def _hangs(question: _QuestionWords) -> bool:
     """Return whether a question in another language leans, continues or points back, by the lexicon of its language."""
-    return any(
+    return bool(question.foreign) and any(
         reading.size == 0
         or (reading.opens and reading.size < _STANDS_ALONE + (not reading.asks))
         or (reading.points_back and reading.size < _STANDS_ALONE)
@@ -248,7 +251,7 @@ def _of_language(question: _QuestionWords) -> bool:
     return (
         not question.seen.isdisjoint(_OF_TEXT)
         or not _PAIRS.isdisjoint(question.pairs)
-        or any(reading.mentions for reading in question.foreign)
+        or (bool(question.foreign) and any(reading.mentions for reading in question.foreign))
     )
 
 

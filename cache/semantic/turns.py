@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final
 
 from cache.planning.eligibility import why_not_in_context
 from cache.semantic.decision import Verdict, same_words, wording
-from cache.text.conversation import HASH, USER, Turn, differing_sentences, turns_of
+from cache.text.conversation import HASH, LONG, USER, Turn, differing_sentences, turns_of
 from cache.text.guards import Pair
 from cache.text.languages import ENGLISH, language_of
 from cache.text.leftover_conflicts import DUTIES
@@ -57,7 +57,8 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
     def decided(stored: str, asked: str, cosine: float) -> Verdict:
         ours, theirs = turns_of(stored), turns_of(asked)
         if not ours and not theirs:
-            differing = differing_sentences(stored, asked, wording)
+            short = len(stored) < LONG or len(asked) < LONG  # as nearly all are, so without a call
+            differing = None if short else differing_sentences(stored, asked, wording)
             if differing is None or cosine < semantic.min_similarity:
                 return decide(stored, asked, cosine)
             return _sentence_by_sentence(differing, decide, cosine)

@@ -107,8 +107,16 @@ class Router:
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
         tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
-        health = {name: self._tiers[name].health(tokens_in, batch=batch) for name in request.policy.ladder}
-        if refusing := [name for name in health if self._tiers[name].refused.kinds]:
+        health: dict[str, TierHealth] = {}
+        refusing: list[str] = []
+        largest = 0
+        for name in request.policy.ladder:
+            tier = self._tiers[name]
+            state = health[name] = tier.health(tokens_in, batch=batch)
+            largest = max(largest, state.context or 0)
+            if tier.refused.kinds:
+                refusing.append(name)
+        if refusing:
             self._pass_over(request, refusing, health)
         hop = request.trace.begin(names.ROUTE)
         difficulty: Difficulty | None = None
@@ -125,7 +133,6 @@ class Router:
             costs = self.conversations.costs(request)
         left = request.left()
         spent = None if request.hold is None else request.hold.spent(request.policy)
-        largest = max([state.context or 0 for state in health.values()], default=0)
         given = DecisionInput(
             difficulty,
             features,

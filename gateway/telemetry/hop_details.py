@@ -84,14 +84,15 @@ def _add_texts(trace: Trace) -> None:
 def _costs(costs: Mapping[str, TierCost]) -> dict[str, Any]:
     usd = [_UNKNOWN if cost.usd is None else cost.usd for cost in costs.values()]
     cold = [-1 if cost.cold is None else cost.cold for cost in costs.values()]
-    return {names.COST_TIERS: list(costs), names.COST_USD: usd, names.COST_COLD: cold} if costs else {}
+    return {names.COST_TIERS: list(costs), names.COST_USD: usd, names.COST_COLD: cold}
 
 
 def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
     stream, first, limit_s = given.features.stream, None, given.budget_s
     attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
-    attributes |= _costs(given.costs or {})
+    if given.costs:
+        attributes |= _costs(given.costs)
     if given.difficulty is not None:
         _describe_difficulty(attributes, policy, given.difficulty, given.features)
     if given.ttft_s is not None and given.ttft_s < limit_s:
