@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from cache.store.base import Append, Command
+from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.parts.recorder.decisions import BASES, DecisionRecorder
+from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import RecordedDecision, Trace
@@ -51,5 +51,4 @@ def with_decision(trace: Trace, policy: Policy, tokens: int, **unavailable: str)
 
 async def keep_bases(store: RedisStore, recorder: DecisionRecorder) -> None:
     """Write what the recorded decisions were made by into the store."""
-    pairs = [part for name, blob in recorder.due.items() for part in (name.encode(), blob)]
-    await store.ask([Command((b"HSET", BASES.encode(), *pairs))])
+    await store.ask(recorder.commands())
