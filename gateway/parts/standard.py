@@ -185,7 +185,7 @@ PARTS: Final = (
     ),
     StandardPart("measures", "figures of quality", ()),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
-    StandardPart("lint", "mistakes in policies", ("policy lint",), provides=("lint",)),
+    StandardPart("lint", "mistakes in policies", ("policy lint", "policy schema"), provides=("lint",)),
 )
 
 

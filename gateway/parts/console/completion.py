@@ -14,12 +14,12 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.parts.lint.policy_schema import SCHEMA_FILE
 from policies.caching import CACHE_VALUES
 from policies.errors import KeyPath
 from policies.expression import WORDS, Ranges
 from policies.loader import PolicySource
 from policies.model import ROUTE_VALUES
-from policies.schema import SCHEMA_FILE
 
 _KEY: Final = re.compile(r"""^(?P<indent>\s*)(?P<item>- +)?(?P<key>[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$)""")
 _WORD: Final = re.compile(r"[\w.-]*$")

@@ -11,9 +11,9 @@ from typing import Any
 
 from gateway.config.schema import Deployment
 from gateway.parts.lint.codes import is_error
+from gateway.parts.lint.edit import CannotEdit
 from gateway.parts.lint.mends import mended
 from gateway.parts.lint.warnings import findings_in
-from policies.edit import CannotEdit
 from policies.errors import ConfigError, Edit, Problem
 from policies.loader import DEFAULTS, PolicySource, read_policy
 from policies.model import Policy

@@ -19,7 +19,6 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway import own_command
 from gateway.parts.console.page import PageError, PolicyPlaces, whole_in
 from gateway.parts.console.policy_check import CheckedText, PolicyChecker
 from gateway.parts.console.thresholds import (
@@ -32,11 +31,12 @@ from gateway.parts.console.thresholds import (
 )
 from gateway.parts.lab.policy_tests.format import SUFFIXES
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.lint.edit import keys_by_line
+from gateway.parts.rollout import own_command
 from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.registry.apply import How, apply_file
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
-from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 

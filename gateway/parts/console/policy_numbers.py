@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import yaml
 
-from policies.edit import node_at, source_of, with_value
+from gateway.parts.lint.edit import node_at, source_of, with_value
 from policies.errors import KeyPath, dotted
 from policies.expression import Range
 from policies.model import ROUTE_VALUES

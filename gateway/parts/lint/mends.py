@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from policies.edit import CannotEdit, node_at, with_value
+from gateway.parts.lint.edit import CannotEdit, node_at, with_value
 from policies.errors import ConfigError, Edit, KeyPath, dotted
 from policies.yaml_source import parse_yaml, yaml_text
 

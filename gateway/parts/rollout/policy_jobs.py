@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway import own_command
 from gateway.errors import Conflict, InvalidRequest, NotFound
+from gateway.parts.rollout import own_command
 from gateway.seams import archive_part
 from gateway.steps import Steps
 from policies.loader import DEFAULTS

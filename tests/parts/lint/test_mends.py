@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.parts.lint.edit import CannotEdit
 from gateway.parts.lint.mends import mended
-from policies.edit import CannotEdit
 from policies.errors import Edit
 
 TEXT = """\

@@ -24,6 +24,7 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 from gateway.parts.recorder.decision_record import unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
@@ -31,7 +32,6 @@ from gateway.telemetry import names
 from gateway.telemetry.feedback import served_hit
 from gateway.telemetry.hop_details import MOST_CHARS
 from gateway.telemetry.trace import recorded_between
-from policies.edit import keys_by_line
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy

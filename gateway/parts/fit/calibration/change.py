@@ -12,7 +12,7 @@ from gateway.parts.fit.calibration.choose import Setting
 from gateway.parts.fit.calibration.start import with_threshold
 from gateway.parts.fit.calibration.traffic import LabelledSurface
 from gateway.parts.fit.datasets import DataError
-from policies.edit import CannotEdit, source_of, with_value
+from gateway.parts.lint.edit import CannotEdit, source_of, with_value
 from policies.loader import read_policy, version_of
 from policies.model import Policy
 from routing.confidence.judge import Basis

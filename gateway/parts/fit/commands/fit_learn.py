@@ -30,12 +30,12 @@ from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
+from gateway.parts.lint.edit import CannotEdit, with_value
 from gateway.parts.lint.warnings import doubts_about
 from gateway.parts.measures.quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.progress import progress
 from gateway.report import Report, show, table
-from policies.edit import CannotEdit, with_value
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
 from policies.model import Policy

@@ -10,7 +10,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import core_schema
 
 from gateway.parts.lab.policy_tests.format import TestFileRules, confidence, listed
-from policies.schema import NotationSchema
+from gateway.parts.lint.policy_schema import NotationSchema
 
 _SHARE: Final = {
     "anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": r"^\d+(?:\.\d+)?%$"}]

@@ -15,12 +15,12 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag, duration
 from gateway.exit_codes import Exit
 from gateway.parts.lint.codes import CODES, is_error
+from gateway.parts.lint.edit import CannotEdit
 from gateway.parts.lint.mends import mended
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.standard import missing_for
 from gateway.report import print_json
 from gateway.seams import archive_part, policy_lab_part
-from policies.edit import CannotEdit
 from policies.errors import ConfigError, Finding, Problem
 from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.misfits import problems_together

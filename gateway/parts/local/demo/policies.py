@@ -9,7 +9,7 @@ from typing import Final
 
 import yaml
 
-from policies.edit import with_value
+from gateway.parts.lint.edit import with_value
 from policies.loader import SHIPPED
 
 _ADJUSTMENTS: Final = Path(__file__).with_name("adjustments.yaml")

@@ -7,10 +7,10 @@ from dataclasses import asdict
 from difflib import SequenceMatcher
 from typing import Any
 
+from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.records import AuditEntry, InForce, Replica, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
-from policies.edit import keys_by_line
 from policies.errors import ConfigError
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from policies.edit import CannotEdit, source_of, with_value
+from gateway.parts.lint.edit import CannotEdit, source_of, with_value
 from policies.loader import SHIPPED, policy_files, read_policy
 
 BLOCK = """\

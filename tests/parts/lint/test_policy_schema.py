@@ -9,8 +9,8 @@ import jsonschema_rs
 import pytest
 
 from gateway.cli.main import main
+from gateway.parts.lint.policy_schema import SCHEMA_FILE, policy_schema, schema_text
 from policies.loader import SHIPPED, policy_files
-from policies.schema import SCHEMA_FILE, policy_schema, schema_text
 from policies.yaml_source import parse_yaml
 from tests.parts.lint.test_lint_cases import GOOD, MISTAKES
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
+from gateway.parts.lint.policy_schema import schema_text
 from gateway.parts.standard import missing_for
 from gateway.seams import policy_lab_part
-from policies.schema import schema_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

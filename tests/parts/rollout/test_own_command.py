@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gateway import own_command
+from gateway.parts.rollout import own_command
 from tests.support.garbage import leaving_nothing
 
 
