@@ -136,13 +136,13 @@ def decide_by(
             if not refused and stored != asked and foreign(stored, asked):
                 refused = "script"
             return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "guards")
-        if stored == asked or (cosine >= _SAME_WORDS_FROM and same_words(stored, asked)):
+        if stored == asked or (cosine >= _SAME_WORDS_FROM and wording(stored) == wording(asked)):
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
         written = stored, asked
         stored, asked = respelled(stored, asked)
-        if written != (stored, asked) and same_words(stored, asked):
+        if written != (stored, asked) and wording(stored) == wording(asked):
             return Verdict(1.0, "", "rule")
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)

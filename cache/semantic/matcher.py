@@ -15,7 +15,6 @@ from cache.entry import Lookup, id_of
 from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
 from cache.semantic.decision import (
     Blend,
-    Decide,
     PairScorer,
     Shortlist,
     Verdict,
@@ -93,8 +92,7 @@ class SemanticMatcher:
         near = await self._index.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
-        most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
-        chosen = shortlist(self._decide(semantic), question, [(hit.question, hit.similarity) for hit in own], most)
+        chosen = self._shortlist(semantic, question, own)
         if chosen is not None:
             best = BestNeighbour(own[chosen.place], chosen.verdict, vetoed=chosen.vetoed)
             return Candidates(best, chosen, own)
@@ -122,17 +120,18 @@ class SemanticMatcher:
     ) -> Candidates | None:
         """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
         near = [neighbour for neighbour in candidates.near if neighbour is not passed]
-        most = 0 if self._queue_of(semantic) is None else semantic.cross_encoder.candidates
-        chosen = shortlist(self._decide(semantic), question, [(hit.question, hit.similarity) for hit in near], most)
+        chosen = self._shortlist(semantic, question, near)
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)
 
-    def _decide(self, semantic: SemanticCache) -> Decide:
+    def _shortlist(self, semantic: SemanticCache, question: str, near: Sequence[Neighbour]) -> Shortlist | None:
         queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
         if queue is None:
-            return turn_by_turn(decide_by(semantic, verifier), semantic)
-        return turn_by_turn(
-            decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages), semantic
-        )
+            most, decide = 0, decide_by(semantic, verifier)
+        else:
+            most = semantic.cross_encoder.candidates
+            decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
+        pairs = [(neighbour.question, neighbour.similarity) for neighbour in near]
+        return shortlist(turn_by_turn(decide, semantic), question, pairs, most)
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return None if semantic.verify == "none" else self._verifier
