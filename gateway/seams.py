@@ -50,6 +50,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
                 what must be installed for them, and the `gateway.backends.base.Identity` that signs requests in place
                 of a key. Not stable yet.
+    http        Its module has `HTTP`, a class below `gateway.config.backends.Http`: the keys of a backend's `http`, and
+                the transport that calls it. Not stable yet.
     policies    `PoliciesPart`. Its `follow` makes what a worker takes its policies from where the config says
                 `policies.source: store`; files need no part. It is started before all that asks for policies. Its
                 `tried` finds the policy that a request names itself (`x-tierline-try`). Not stable yet.

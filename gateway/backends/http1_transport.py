@@ -45,7 +45,7 @@ class Http1Transport:
     """POST to one URL over at most `max_in_flight` connections; refuse replies of more than `max_reply` bytes.
 
     `exchange` and `upload` send any other request to the same server. https:// verifies certificates against the
-    system's authorities. For proxies and HTTP/2 use Httpx2Transport.
+    system's authorities. For proxies and HTTP/2 there is Httpx2Transport.
     """
 
     def __init__(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> None:

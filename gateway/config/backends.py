@@ -48,7 +48,7 @@ from routing.features import SERVICE_TIERS, Capability, ServiceTier
 from routing.load.latency import Prior
 
 if TYPE_CHECKING:
-    from gateway.backends.base import Backend, Identity, MakeTransport
+    from gateway.backends.base import Backend, Identity, MakeTransport, Transport
     from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
 
@@ -86,31 +86,35 @@ def _kind(name: str) -> type[BackendConfig] | None:
     return None if module is None else cast("type[BackendConfig]", module.KIND)
 
 
+def _of_part(base: type[Section], seam: str, key: str) -> BeforeValidator:
+    """Return what reads a key as the class of a part. Raises PydanticCustomError without the part."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        if (model := base.model_of(value)) is base:
+            raise_findings([Finding((), missing_for(seam, key))])
+        return model.model_validate(value)
+
+    return BeforeValidator(read)
+
+
 class Http(Section):
-    """HTTP client for a backend: `http1` (own, on httptools) or `httpx2` (HTTP/2, proxies)."""
+    """The HTTP client that calls a backend: the core's own, which has no keys. A part that provides `http` has more."""
 
-    client: Literal["http1", "httpx2"] = "http1"
-    http2: bool = False
-    proxy: OptionalText = Field(default=None, repr=False)
-    """URL of an http:// or https:// proxy; may hold a password, so it is not printed."""
-
-    @model_validator(mode="before")
     @classmethod
-    def _client_fits(cls, data: Any) -> Any:
-        if isinstance(data, Mapping) and data.get("client") == "aiohttp":
-            raise ValueError("there is no client aiohttp any more: leave it out, http1 does the same for less CPU time")
-        if not isinstance(data, Mapping) or not (data.get("http2") or data.get("proxy")):
-            return data
-        if data.get("client") == "http1":
-            raise ValueError("http2 and proxy need client: httpx2")
-        return {**data, "client": "httpx2"}
+    def model_of(cls, value: Any) -> type[Section]:
+        """See `Section.model_of`; this class itself where no part has another."""
+        part = provider("http")
+        return cls if part is None else cast("type[Http]", part.HTTP)
 
-    @field_validator("proxy")
-    @classmethod
-    def _proxy_is_http(cls, value: str | None) -> str | None:
-        if value is not None and not value.startswith(("http://", "https://")):
-            raise ValueError("a proxy is an http:// or https:// URL")
-        return value
+    def transport(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> Transport:
+        """Return a transport to a URL."""
+        from gateway.backends.http1_transport import Http1Transport
+
+        return Http1Transport(
+            url, max_in_flight=max_in_flight, connect_timeout_s=connect_timeout_s, max_reply=max_reply
+        )
 
 
 class Queue(Section):
@@ -166,21 +170,12 @@ class Auth(Section):
         raise NotImplementedError
 
 
-def _auth(value: Any) -> Any:
-    """Return the identity that a config describes. Raises PydanticCustomError without the part that has its kinds."""
-    if not isinstance(value, Mapping):
-        return value
-    if (model := Auth.model_of(value)) is Auth:
-        raise_findings([Finding((), missing_for("identities", "auth"))])
-    return model.model_validate(value)
-
-
 class Keyed(Section):
     """A backend or service that is called with an API key; the loader sets `key` and `unconfigured_reason`."""
 
     base_url: BaseUrl = ""
     """URL up to what every path begins with, without a slash at the end; if empty, the server is unconfigured."""
-    auth: Annotated[Auth | None, BeforeValidator(_auth)] = None
+    auth: Annotated[Auth | None, _of_part(Auth, "identities", "auth")] = None
     """An identity, in place of a key."""
     key_env: OptionalText = None
     key_file: OptionalPath = None
@@ -252,7 +247,7 @@ class BackendConfig(Keyed, SetFields):
     that is not known: then nothing is said of how warm a conversation is there (`route.weigh_switching`)."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
-    http: Http = Http()
+    http: Annotated[Http, _of_part(Http, "http", "http")] = Http()
     slo_headers: bool = False
     """Whether it takes llm-d's headers about the first token and the pace, and schedules by them."""
     connect_timeout: Seconds = 2.0

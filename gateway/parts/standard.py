@@ -160,7 +160,7 @@ PARTS: Final = (
         "clouds and replicas",
         (),
         ("console", "top", "mcp", "demo"),
-        provides=("identities", "flights", "tasks"),
+        provides=("identities", "http", "flights", "tasks"),
     ),
     StandardPart(
         "rollout",

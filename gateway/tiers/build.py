@@ -1,7 +1,7 @@
 """Build the tiers of one worker from their config: each endpoint with the backend of its dialect, over its transport.
 
-The transport that a backend has by default is imported with this module; another one, and the dialects, by the backends
-that are configured to have them: they cost memory, and some need packages that not everyone installs.
+Transports and dialects are imported by the backends that are configured to have them: they cost memory, and some need
+packages that not everyone installs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from gateway.backends.base import Backend, Transport
-from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.http_backend import Common
 from gateway.backends.quirks import AdaptedBackend
 from gateway.backends.quota import Quota
@@ -83,13 +82,8 @@ def _backend(
 
 def _transport(config: BackendConfig, identity: Identity | None, path: str) -> Transport:
     """Return the transport for calls to this path, which follows the base URL."""
-    make: Callable[..., Transport] = Http1Transport
-    if config.http.client == "httpx2":
-        from gateway.backends.httpx2_transport import Httpx2Transport
-
-        make = partial(Httpx2Transport, http2=config.http.http2, proxy=config.http.proxy)
     url = config.base_url + path
-    transport = make(
+    transport = config.http.transport(
         url, max_in_flight=config.max_in_flight, connect_timeout_s=config.connect_timeout, max_reply=config.max_reply
     )
     return transport if identity is None else identity.signing(transport, url)

@@ -234,10 +234,13 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         for section in sections:
             own = config(upstream.url, None, store.url, **{section: {}})
             (tmp_path / "of-part" / f"{section}.yaml").write_text(json.dumps(own))
-        kinds = {kind: part.name for part in PARTS for kind in part.kinds} | {"auth": "fleet"}
+        kinds = {kind: part.name for part in PARTS for kind in part.kinds} | {"auth": "fleet", "http": "fleet"}
         for kind in kinds:
             own = config(upstream.url, None, store.url)
-            own["tiers"][1]["backends"][0] |= {"key_env": "", **({"auth": {}} if kind == "auth" else {"kind": kind})}
+            own["tiers"][1]["backends"][0] |= {
+                "key_env": "",
+                **({kind: {}} if kind in ("auth", "http") else {"kind": kind}),
+            }
             (tmp_path / "of-part" / f"kind-{kind}.yaml").write_text(json.dumps(own))
         in_store = config(upstream.url, None, store.url, policies={"source": "store"})
         (tmp_path / "in-store.yaml").write_text(json.dumps(in_store))
@@ -281,9 +284,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             assert (said is not None) == (part in names), did
         for kind, part in kinds.items():
             did = next(ran)
-            said = re.search(
-                rf"{kind}\.yaml:\d+:\d+: tiers\[1\]\.backends\[0\]\S*: (kind: {kind}|auth) {lacks}", did.out
-            )
+            said = re.search(rf"{kind}\.yaml:\d+:\d+: tiers\[1\]\.backends\[0\]\S*: (kind: )?{kind} {lacks}", did.out)
             assert (said is not None) == (part in names), did
 
 

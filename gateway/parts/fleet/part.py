@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from gateway.parts.fleet.auth import CloudAuth
+from gateway.parts.fleet.http_client import HttpClient
 
 if TYPE_CHECKING:
     from cache.store.base import Store
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from gateway.tiers import Endpoint
 
 AUTH: Final = CloudAuth
+HTTP: Final = HttpClient
 
 
 def build_flights(store: Store, delayed: DelayedWrites) -> FlightExchange:

@@ -16,10 +16,11 @@ import httpx2
 import pytest
 import uvloop
 
-from gateway.backends import http1_transport, httpx2_transport
+from gateway.backends import http1_transport
 from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.httpx2_transport import Httpx2Transport
+from gateway.parts.fleet import httpx2_transport
+from gateway.parts.fleet.httpx2_transport import Httpx2Transport
 from tests.support.garbage import leaving_nothing
 from tests.support.raw_upstream import RawUpstream, never_connects, raw_upstream
 from tests.support.tls import make_certificate, self_signed_server, tls_front

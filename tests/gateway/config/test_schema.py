@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from gateway.config.addresses import check_http_url
-from gateway.config.backends import BackendConfig, Http, TierConfig
+from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment, key_digest
 from gateway.parts.access.alert_config import AlertsConfig
@@ -481,13 +481,6 @@ def test_the_cross_encoder_that_ships_is_the_default(load: Load, monkeypatch: py
     assert "cross_encoder: the one that ships is not at " in problem
     assert "set cross_encoder: none" in problem
     assert load(CONFIG + "cross_encoder: none\n").cross_encoder_folder is None
-
-
-def test_http2_or_a_proxy_means_httpx2() -> None:
-    """Only httpx2 has them, so asking for them is asking for it."""
-    assert Http().client == "http1"
-    assert Http(http2=True).client == "httpx2"
-    assert Http(proxy="http://p:1").client == "httpx2"
 
 
 def test_a_config_can_be_made_in_code() -> None:

@@ -11,8 +11,8 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import StreamEnded
 
-from gateway.backends import httpx2_transport
-from gateway.backends.httpx2_transport import Httpx2Transport
+from gateway.parts.fleet import httpx2_transport
+from gateway.parts.fleet.httpx2_transport import Httpx2Transport
 from tests.support.tls import make_certificate
 
 
