@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from functools import partial
 from math import inf
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway import pipeline
 from gateway.caller import ANYBODY
@@ -35,6 +35,7 @@ from gateway.seams import policies_part
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
@@ -178,11 +179,21 @@ class ReadRequest(NamedTuple):
     large: bool
 
 
+read_request: Final = from_fields(ReadRequest)
+
+
+class _Layer(Protocol):
+    """What lets a request in; see `gateway.seams.Admission`."""
+
+    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
+        """Return the request as the next layer gets it; None if it stays as it is."""
+
+
 class Exchange(BaseExchange):
     """Handle one request and its reply: steps 1 to 3, `pipeline.answer`, steps 10 and 11.
 
-    It speaks chat completions. An exchange of another API translates in `read`, `whole_body`, `stream_events`,
-    `error_body` and `error_event`.
+    It speaks chat completions. An exchange of another API translates in `read`, `deliver`, `error_body` and
+    `error_event`.
     """
 
     def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
@@ -194,6 +205,8 @@ class Exchange(BaseExchange):
         self._null_usage = False
         """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
         self._early_head: EarlyHead | None = None
+        self.admissions: Sequence[_Layer] = steps.admissions
+        """What else lets the request in, in this order."""
         self._prepares = False
         """Whether no model is to be called: the request only makes what a later one goes on from."""
 
@@ -214,7 +227,7 @@ class Exchange(BaseExchange):
         2. what         the body, as chat completions              `body`, `read`
         3. how          policy, features, deadline                 `_context`
            how much     what its sender may still send and spend   `hold`
-                        what else parts ask of a chat              `steps.admissions`
+                        what else parts ask of a chat              `admissions`
            beside it    the head of a stream that comes early      `EarlyHead`
         """
         steps = self.steps
@@ -228,10 +241,9 @@ class Exchange(BaseExchange):
         if self._prepares:
             await self._prepare(request)
             return None
-        for admission in steps.admissions:
+        for admission in self.admissions:
             if (entering := admission.enter(request)) is not None:
                 request = await entering
-        await self._accepted(request)
         if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:
             self._early_head = EarlyHead(request, self.send, self.living_stream())
             self._early_head.begin()
@@ -264,19 +276,11 @@ class Exchange(BaseExchange):
         """Return the request that a body is. Raises ApiError, by the field's own path."""
         body, large = await self._bodies.read(raw)
         self._null_usage = "stream_options" in body and wants_usage(body)
-        return ReadRequest(body, body, None, large)
+        return read_request((body, body, None, large))
 
     def living_stream(self) -> LivingStream | None:
         """Return what begins a stream early in another API than chat completions."""
         return None
-
-    def whole_body(self, body: bytes) -> bytes:
-        """Return the body of a whole reply, by that of chat completions."""
-        return body
-
-    def stream_events(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """Return the events of a streamed reply, by those of chat completions."""
-        return events
 
     def error_body(self, error: ApiError) -> bytes:
         """Return the body of an error reply."""
@@ -301,24 +305,19 @@ class Exchange(BaseExchange):
         """Answer a request that `_prepares`."""
         raise NotImplementedError
 
-    async def _accepted(self, request: RequestContext) -> None:
-        """Do what is to be done once it is clear that the request will be answered, before it is."""
-
     async def _send_body(self, reply: Reply) -> None:
         self.ledger.status = 200
         headers = self.explained()
         headers += reply.extra
         self.ledger.ttft_ms = self.trace.root.seconds * 1000
-        body = self.whole_body(reply.body)
         self._started = True
-        await send_json(self.send, 200, headers, body)
+        await send_json(self.send, 200, headers, reply.body)
 
     async def _send_stream(self, reply: Reply, events: AsyncGenerator[bytes]) -> None:
         self.ledger.status = 200
         headers = self.explained()
         headers += reply.extra
         send, null_usage = self.send, self._null_usage
-        events = self.stream_events(events)
         try:
             if self._early_head is not None and await self._early_head.stopped():
                 events = self._early_head.events(events, reply.extra)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.parts.apis.dialects.client import ClientDialect, StreamWriter
     from gateway.request.body import ChatBodies
     from gateway.request.context import RequestContext
-    from gateway.request.reply import Header
+    from gateway.request.reply import Header, Reply
     from gateway.steps import Steps
 
 
@@ -29,6 +30,7 @@ class TranslatedExchange(Exchange):
         self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any, dialect: ClientDialect
     ) -> None:
         super().__init__(steps, bodies, scope, receive, send)
+        self.admissions = (*steps.admissions, self)
         self._dialect = dialect
         self._writer: StreamWriter | None = None
 
@@ -49,9 +51,11 @@ class TranslatedExchange(Exchange):
             message = error.message.replace(error.param, param)
             raise InvalidRequest(message, code=error.code, param=param) from None
 
-    async def _accepted(self, request: RequestContext) -> None:
+    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
+        """Let a request in, as the last of its layers: the dialect notes the limit of the answer's tokens."""
         if (limit := self.trace.root.attributes.get(names.OUTPUT_LIMIT)) is not None:
             self._dialect.limited(limit)
+        return None
 
     def living_stream(self) -> StreamWriter:
         """Return what writes the stream; the same one each time."""
@@ -59,13 +63,11 @@ class TranslatedExchange(Exchange):
             self._writer = self._dialect.stream()
         return self._writer
 
-    def whole_body(self, body: bytes) -> bytes:
-        """See `Exchange.whole_body`."""
-        return self._dialect.whole(orjson.loads(body))
-
-    def stream_events(self, events: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
-        """See `Exchange.stream_events`."""
-        return translated(events, self.living_stream())
+    def deliver(self, reply: Reply) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that sends the reply, translated."""
+        if reply.events is None:
+            return super().deliver(replace(reply, body=self._dialect.whole(orjson.loads(reply.body))))
+        return super().deliver(replace(reply, events=translated(reply.events, self.living_stream())))
 
     def error_body(self, error: ApiError) -> bytes:
         """See `Exchange.error_body`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -110,11 +110,13 @@ class ResponsesExchange(TranslatedExchange):
         self._started = True
         await self.send({"type": "http.response.body", "body": self._response.prepared()})
 
-    async def _accepted(self, request: RequestContext) -> None:
-        await super()._accepted(request)
+    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
+        """See `TranslatedExchange.enter`. A request in the background has its reply then."""
+        super().enter(request)
+        return self._begin(request) if self._response.background else None
+
+    async def _begin(self, request: RequestContext) -> RequestContext:
         client = self._response
-        if not client.background:
-            return
         started = client.at("in_progress")
         self._run = run = await self._background.begin(
             request.caller.owner, started, client.given, client.ttl_s, self._cancel
@@ -130,6 +132,7 @@ class ResponsesExchange(TranslatedExchange):
         else:
             await send_json(self._to_client, 200, self.explained(), orjson.dumps({**started, "status": "queued"}))
         self.send = self._record
+        return request
 
     async def _record(self, message: Any) -> None:
         """Take what is sent in the client's place."""
