@@ -1,4 +1,4 @@
-"""Parse and evaluate policy rules, and compute whether one can hold at all, and whether it can fail.
+"""Parse and evaluate policy rules.
 
     p_adequate >= 0.7 and tokens_in < 3000        not tools        temperature > 0.3        otherwise
     easiest 40% of its kind and tokens_in < 3000  kind == chat and quantile <= 0.4
@@ -8,11 +8,6 @@ closures over a mapping of values. `easiest 40% of its kind` is another way to w
 with a value that is missing or None is false, so `temperature > 0.3` does not hold for a request that sets no
 temperature. A rule may span several lines, as with YAML's `|` and `>`; it is joined to one line, because headers show
 it.
-
-Rules compare names with constants, so the result is the same everywhere between two neighbouring constants of a rule.
-`outcomes` evaluates the rule at each constant, at the ends of each range and at one point between neighbours, for every
-combination of the names: the result is exact. If there are too many combinations, or two numbers of a request are
-compared with each other, both outcomes are assumed to be possible.
 """
 
 from __future__ import annotations
@@ -21,11 +16,9 @@ import ast
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from functools import lru_cache
-from itertools import pairwise, product
 from typing import Any, Final, Literal, get_args
 
 from policies.errors import did_you_mean
@@ -300,12 +293,6 @@ def _build_simple(name: str, compare: Callable[[Any, Any], bool], constant: Any)
     return evaluate
 
 
-MOST_COMBINATIONS: Final = 60_000
-"""Most cases that rules are evaluated for; beyond that, what they can do is not known."""
-_HUGE = 1e300
-_ANYTHING = frozenset({True, False})
-
-
 @dataclass(frozen=True, slots=True)
 class Range:
     """The values of one name: one of `words`, or true and false where `flag` is set, else numbers from `low` to `high`.
@@ -332,23 +319,6 @@ class Range:
             return kind
         return f"{kind}, {self.low:g} or more" if math.isinf(self.high) else f"from {self.low:g} to {self.high:g}"
 
-    def samples(self, constants: Sequence[float]) -> list[Any]:
-        """Return one value of every interval that comparisons with these constants can tell apart."""
-        if self.flag:
-            return [True, False]
-        if self.words:
-            return [*self.words, None] if self.optional else list(self.words)
-        ends = [end for end in (self.low, self.high) if math.isfinite(end)]
-        cuts = sorted({0.0, *ends, *constants})  # 0 is the only number that is false
-        between = [math.floor(a) + 1.0 if self.whole else (a + b) / 2 for a, b in pairwise(cuts)]
-        outside = [math.floor(cuts[0]) - 1.0, math.floor(cuts[-1]) + 1.0]
-        numbers: list[Any] = [
-            value
-            for value in {*cuts, *between, *outside}
-            if self.low <= value <= self.high and not (self.whole and value % 1)
-        ]
-        return [*numbers, None] if self.optional else numbers
-
 
 Ranges = Mapping[str, Range]
 
@@ -357,89 +327,13 @@ SHARE = Range(0.0, 1.0)
 COUNT = Range(0.0, whole=True)
 
 
-def _always(_: Values) -> bool:
-    return True
-
-
-def outcomes(rule: Expression, ranges: Ranges, possible: Callable[[Values], bool] = _always) -> frozenset[bool]:
-    """Return the possible results: {False} can never hold, {True} always does; both where that is unknown.
-
-    `possible` returns whether a combination of values can occur.
-    """
-    return _outcomes(rule, tuple((name, ranges[name]) for name in sorted(rule.names)), possible)
-
-
-@lru_cache(maxsize=4096)  # many policies have the same rules, and `lint --fix` checks a file after each change
-def _outcomes(
-    rule: Expression, ranges: tuple[tuple[str, Range], ...], possible: Callable[[Values], bool]
-) -> frozenset[bool]:
-    if rule.tree is None:
-        return frozenset({True})
-    samples = combinations([rule], dict(ranges))
-    return _ANYTHING if samples is None else frozenset(rule.holds(values) for values in samples if possible(values))
-
-
-def nothing_left(
-    rule: Expression, above: Sequence[Expression], ranges: Ranges, possible: Callable[[Values], bool] = _always
-) -> bool:
-    """Return whether one of the rules `above` holds wherever `rule` does; False where that is not known."""
-    if any(expression.tree is None for expression in (rule, *above)):
-        return True  # one of those above is `otherwise`, or the rule itself is
-    samples = combinations([rule, *above], ranges)
-    if samples is None:
-        return False
-    held = [values for values in samples if possible(values) and rule.holds(values)]
-    return bool(held) and all(any(expression.holds(values) for expression in above) for values in held)
-
-
-def combinations(rules: Sequence[Expression], ranges: Ranges) -> Iterator[Values] | None:
-    """Return a combination of values for each case that these rules can tell apart; None where that is not known."""
-    if any(compares_names(rule, ranges) for rule in rules):
-        return None
-    constants: dict[str, set[float]] = {}
-    for rule in rules:
-        for name, numbers in constants_by_name(rule).items():
-            constants.setdefault(name, set()).update(numbers)
-    samples = {name: ranges[name].samples(sorted(constants[name])) for name in sorted(constants)}
-    if math.prod(map(len, samples.values())) > MOST_COMBINATIONS:
-        return None
-    return (dict(zip(samples, values, strict=True)) for values in product(*samples.values()))
-
-
-def constants_by_name(rule: Expression) -> dict[str, frozenset[float]]:
-    """Return, for each name of the rule, the numbers that it is compared with."""
-    found: dict[str, set[float]] = {name: set() for name in rule.names}
-    for node in () if rule.tree is None else _comparisons(rule.tree):
-        numbers = {
-            float(number.value)
-            for number in ast.walk(node)
-            if isinstance(number, ast.Constant) and isinstance(number.value, int | float) and abs(number.value) < _HUGE
-        }
-        for child in ast.walk(node):
-            if isinstance(child, ast.Name):
-                found[child.id] |= numbers
-    return {name: frozenset(numbers) for name, numbers in found.items()}
-
-
-def compares_names(rule: Expression, ranges: Ranges) -> bool:
-    """Return whether two numbers of a request are compared with each other, such as `turns < tokens_in`."""
-    return rule.tree is not None and any(
-        _compares_numbers_of_requests(node, ranges) for node in _comparisons(rule.tree)
-    )
-
-
 def parts(rule: Expression) -> Iterator[tuple[Expression, int]]:
     """Yield each comparison of the rule as a rule of its own, and where in the rule's source it begins."""
     if rule.tree is not None:
-        for node in _comparisons(rule.tree):
+        for node in comparisons(rule.tree):
             yield Expression.parse(ast.unparse(node)), _start(node, rule.source)
 
 
-def _comparisons(tree: ast.expr) -> list[ast.Compare]:
+def comparisons(tree: ast.expr) -> list[ast.Compare]:
+    """Return the comparisons of a rule's tree."""
     return [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
-
-
-def _compares_numbers_of_requests(node: ast.Compare, ranges: Ranges) -> bool:
-    operands = [node.left, *node.comparators]
-    names = [{child.id for child in ast.walk(operand) if isinstance(child, ast.Name)} for operand in operands]
-    return sum(any(not (ranges[name].flag or ranges[name].words) for name in some) for some in names) > 1

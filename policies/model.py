@@ -21,7 +21,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_v
 
 from policies.caching import CachePolicy
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
-from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges, Values
+from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges
 from policies.fields import SetFields
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.steering import Spent, Steering
@@ -50,7 +50,7 @@ CLASSIFIER_VALUES: Final = frozenset({"p_adequate", "difficulty", "kind", "quant
 """Values that the classifier gives only for requests in its domain."""
 RATED: Final = CLASSIFIER_VALUES | {"in_domain", "conversation_difficulty"}
 """Values that nothing is known of without a classifier."""
-_MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
+MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
 """Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
 SURFACE_HEADER = "x-tierline-surface"
 S = TypeVar("S", bound=Section)
@@ -82,18 +82,6 @@ def _deciles(deciles: tuple[float, ...]) -> tuple[float, ...]:
     if any(low > high for low, high in pairwise(deciles)):
         raise ValueError(f"{list(deciles)} must not fall: the first number is the quantile of the easiest tenth")
     return deciles
-
-
-def can_occur(values: Values) -> bool:
-    """Return whether a request can have these values: out of its domain the classifier gives none of its own."""
-    given = [values[name] is not None for name in CLASSIFIER_VALUES - _MAY_BE_MISSING if name in values]
-    given += [values["in_domain"]] if "in_domain" in values else []
-    least = values.get("quantile") or 0.0 if all(given) else 1.0
-    if (hardest := values.get("conversation_difficulty")) is not None and hardest < least:
-        return False  # it includes this turn, and one that nobody can judge may be as hard as any
-    if any(values.get(name) is not None for name in _MAY_BE_MISSING):
-        return all(given) and ("kind" not in values or values["kind"] is not None)
-    return all(given) or not any(given)
 
 
 def _classifier(name: str) -> str:

@@ -10,8 +10,9 @@ from typing import Any
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from policies.expression import Expression, ExpressionError, Range, outcomes
-from policies.model import ROUTE_VALUES, can_occur
+from gateway.parts.lint.outcomes import can_occur, outcomes
+from policies.expression import Expression, ExpressionError, Range
+from policies.model import ROUTE_VALUES
 
 # FUZZ_EXAMPLES=5000 pytest tests/policies/test_expression_fuzz.py looks longer.
 FEW = settings(

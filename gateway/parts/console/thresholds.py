@@ -19,10 +19,11 @@ import orjson
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.lint.outcomes import constants_by_name
 from gateway.parts.recorder.decision_record import input_of, unnamed
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
-from policies.expression import OTHERWISE, Expression, constants_by_name
+from policies.expression import OTHERWISE, Expression
 from policies.model import ROUTE_VALUES, Policy
 from policies.quantities import OF_STAGES, percent, write_duration
 from policies.yaml_source import Document

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 
+from gateway.parts.lint.outcomes import can_occur, nothing_left, outcomes
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
-from policies.expression import OTHERWISE, Expression, Range, Ranges, nothing_left, outcomes, parts
-from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, asks_for_quantiles, can_occur
+from policies.expression import OTHERWISE, Expression, Range, Ranges, parts
+from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, asks_for_quantiles
 from policies.quantities import write_duration, write_share
 from policies.sections import all_added
 from policies.yaml_source import yaml_text

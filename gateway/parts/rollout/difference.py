@@ -2,7 +2,7 @@
 
 Values are compared as the model holds them, so `0.4s` and `400ms` are equal, and so are a default and the same value
 written out. Order counts where it has a meaning: in `tiers` and `route.start`. Two rules are equal if they hold for the
-same requests, which is decided exactly, as in `policies.expression.outcomes`; where that takes too many combinations,
+same requests, which is decided exactly, as in `gateway.parts.lint.outcomes`; where that takes too many combinations,
 rules that are written differently count as different.
 """
 
@@ -18,20 +18,19 @@ from typing import Any, Final, Literal
 
 from pydantic.fields import FieldInfo
 
-from gateway.parts.rollout.policy import RolloutSections
-from policies.caching import CACHE_VALUES
-from policies.errors import Edit, Finding, KeyPath, dotted
-from policies.expression import (
+from gateway.parts.lint.outcomes import (
     MOST_COMBINATIONS,
-    Expression,
-    Range,
-    Ranges,
-    Values,
+    can_occur,
     combinations,
     compares_names,
     constants_by_name,
+    samples_of,
 )
-from policies.model import ROUTE_VALUES, Rules, can_occur
+from gateway.parts.rollout.policy import RolloutSections
+from policies.caching import CACHE_VALUES
+from policies.errors import Edit, Finding, KeyPath, dotted
+from policies.expression import Expression, Range, Ranges, Values
+from policies.model import ROUTE_VALUES, Rules
 from policies.sections import all_added, rules_model
 from policies.validation import Section
 from policies.written import NONE, number_writer, written
@@ -257,7 +256,7 @@ def _start_alike(
     samples: list[list[Any]] = []
     for name, tier in keys:
         last = name == "p_adequate" and tier == tiers[-1]
-        samples.append([1.0, None] if last else ranges[name].samples(sorted(constants[name, tier])))
+        samples.append([1.0, None] if last else samples_of(ranges[name], sorted(constants[name, tier])))
     if math.prod(map(len, samples)) > MOST_COMBINATIONS:
         return False
     for combination in product(*samples):

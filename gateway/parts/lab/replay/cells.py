@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gateway.parts.lint.outcomes import constants_by_name
 from gateway.parts.recorder.decision_record import FLAGS, Record, TierFacts, input_of
-from policies.expression import KINDS, Expression, constants_by_name
+from policies.expression import KINDS, Expression
 from policies.loader import made_policy
 from policies.steering import Spent
 from routing.decide import Decision, NoTierError, decide

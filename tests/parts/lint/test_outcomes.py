@@ -6,8 +6,9 @@ import random
 
 import pytest
 
-from policies.expression import COUNT, FLAG, KINDS, SHARE, Expression, Range, outcomes, parts
-from policies.model import ROUTE_VALUES, can_occur
+from gateway.parts.lint.outcomes import can_occur, outcomes
+from policies.expression import COUNT, FLAG, KINDS, SHARE, Expression, Range, parts
+from policies.model import ROUTE_VALUES
 
 RANGES = {
     "share": SHARE,
