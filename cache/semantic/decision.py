@@ -35,7 +35,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
-from cache.text.languages import ENGLISH, known_lexicons, language, languages_to_read, reading_in
+from cache.text.languages import ENGLISH, Language, known_lexicons, language, languages_to_read, reading_in
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
 from cache.text.typos import respelled
 from policies.value_type import from_fields
@@ -123,6 +123,7 @@ def decide_by(
     readable = scripts if screening or verifier is None else verifier.scripts
 
     listed = languages if screening else (ENGLISH,)
+    plainest = Language(ENGLISH) if ENGLISH in listed else None
     plain = "Latin" in readable
 
     def foreign(stored: str, asked: str) -> bool:
@@ -146,7 +147,7 @@ def decide_by(
             return Verdict(1.0, "", "rule")
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
-            if not (tongue.is_one_of(listed) and (other == tongue or other.is_one_of(listed))):
+            if not (tongue == other == plainest or (tongue.is_one_of(listed) and other.is_one_of(listed))):
                 return Verdict(cosine, f"{_GUARD}language", "verifier")
             if tongue.code != ENGLISH != other.code and screening:
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")

@@ -248,7 +248,10 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
             if token not in _MARKS:
                 symbols.append(token)
         elif token not in NEGATIONS or token in _SOFT_NEGATIONS:
-            _place(content, _word(token, link, token in names))
+            word = _word(token, link, token in names)
+            # In canonical order: `amount of the settlement` as `settlement amount`, `b and a` as `a and b`.
+            before = content and (link == "of" or (link in ("and", "or") and word.sense < content[-1].sense))
+            content.insert(len(content) - 1 if before else len(content), word)
             link = ""
     return NormalizedQuestion(
         words=tuple(content),
@@ -321,9 +324,3 @@ def _is_title(text: str) -> bool:
             return False
         count += 1
     return count > 3
-
-
-def _place(content: list[Word], word: Word) -> None:
-    """Insert a word in canonical order: `amount of the settlement` as `settlement amount`, `b and a` as `a and b`."""
-    before = content and (word.link == "of" or (word.link in ("and", "or") and word.sense < content[-1].sense))
-    content.insert(len(content) - 1 if before else len(content), word)
