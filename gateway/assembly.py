@@ -219,8 +219,7 @@ def _telemetry(
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
-        charged=None if limits is None else limits.written,
-        worker="" if limits is None else limits.worker,
+        accounts=limits,
     )
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gateway.caller import ANYBODY, Caller
+from gateway.telemetry.record_writer import ChargedAccounts
 from policies.value_type import value_type
 from routing.cascade import Left
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
@@ -237,12 +238,8 @@ class HeldLimits(Protocol):
         """Give back all that is held by a request that used nothing."""
 
 
-class CallerLimits(Protocol):
+class CallerLimits(ChargedAccounts, Protocol):
     """The limits of one worker's callers."""
-
-    @property
-    def worker(self) -> str:
-        """Name under which this worker counts in the store."""
 
     @property
     def unknown_usd(self) -> float:
@@ -262,9 +259,6 @@ class CallerLimits(Protocol):
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
         """Return what is told of a finished chat that nothing limits, whose calls raced each other."""
-
-    def written(self, charges: Iterable[tuple[str, int]]) -> None:
-        """Say that the store has added these nanodollars to these accounts, with their records."""
 
     def notes(self) -> Sequence[str]:
         """Return what is wrong with the counts, for `/readyz`."""

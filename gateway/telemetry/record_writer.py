@@ -14,7 +14,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
@@ -29,14 +29,11 @@ _APPEND: Final = b"""
 if tonumber(redis.call('GET', KEYS[2]) or 0) >= tonumber(ARGV[2]) then return 0 end
 redis.call('SET', KEYS[2], ARGV[2], 'EX', ARGV[3])
 for i = 3, #KEYS do
-  local key = KEYS[i]
-  redis.call('HINCRBY', key, 'spent', ARGV[i + 1])
-  if (string.find(key, ':quota:user:', 1, true) or string.find(key, ':quota:session:', 1, true))
-      and redis.call('PTTL', key) == -1 then
-    redis.call('PEXPIRE', key, 3600000)
-  end
+  local key, amount, life = KEYS[i], ARGV[2 * i - 2], tonumber(ARGV[2 * i - 1])
+  redis.call('HINCRBY', key, 'spent', amount)
+  if life > 0 and redis.call('PTTL', key) == -1 then redis.call('PEXPIRE', key, life) end
 end
-for i = #KEYS + 2, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
+for i = 2 * #KEYS, #ARGV do redis.call('XADD', KEYS[1], 'MAXLEN', '~', ARGV[1], '*', 'v', ARGV[i]) end
 return #ARGV - 3
 """
 _NUMBERS: Final = f"{{{TRACES}}}:written"
@@ -50,6 +47,20 @@ _LONGEST_PAUSE_S: Final = 1.0
 _NOWHERE: Final = "unconfigured"
 _REFUSED: Final = frozenset({_NOWHERE, "error", "wrong_type"})
 """Why the store does not take a batch, and never will."""
+
+
+class ChargedAccounts(Protocol):
+    """The accounts of money that records are charged to; the part that provides `limits` has them."""
+
+    @property
+    def worker(self) -> str:
+        """Name under which this worker counts in the store."""
+
+    def written(self, charges: Iterable[tuple[str, int]]) -> None:
+        """Say that the store has added these nanodollars to these accounts, with their records."""
+
+    def life_ms(self, account: str) -> int:
+        """Return how long the counter of an account lives that had no end, once it is charged; 0 for no end."""
 
 
 @dataclass(slots=True)
@@ -71,13 +82,9 @@ class RecordWriter:
         keep: int,
         decisions: DecisionEncoder | None,
         dropped: Callable[[str, int], None],
-        charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
-        token: str = "",
+        accounts: ChargedAccounts | None = None,
     ) -> None:
-        """Call `charged` with what was added to accounts: nanodollars by the account's name.
-
-        `token` is the name under which this worker has leases of them; without one it gets another.
-        """
+        """Without `accounts` no record is charged to any."""
         self.failing = ""
         """Reason why the store did not take the last batch; '' if it did."""
         self.waiting = 0
@@ -86,13 +93,13 @@ class RecordWriter:
         self._keep = keep
         self._decisions = decisions
         self._dropped = dropped
-        self._charged = charged
+        self._accounts = accounts
         self._batches: deque[_WriteBatch] = deque()
         self._charges: Counter[str] = Counter()
         """Charges of the next batch."""
         self._last = 0
         self._entries: list[ChargeEntry] = []
-        self.token = token or secrets.token_hex(8)
+        self.token = secrets.token_hex(8) if accounts is None else accounts.worker
         """Name of this worker in the key of its latest batch."""
         self._key = number_key(self.token)
         self._pause_s = _FIRST_PAUSE_S
@@ -145,15 +152,16 @@ class RecordWriter:
             self.failing, self._pause_s = "", _FIRST_PAUSE_S
             self._batches.popleft()
             self.waiting -= len(batch.records)
-            if batch.charges and self._charged is not None:
-                self._charged(batch.charges.items())
+            if batch.charges and self._accounts is not None:
+                self._accounts.written(batch.charges.items())
             for entry in batch.entries:
                 entry.free()
 
     async def _append(self, batch: _WriteBatch) -> None:
         decisions = self._decisions
         remember = [] if decisions is None else decisions.commands()
-        append = appended(self._key, self._keep, batch.number, batch.charges, batch.records)
+        life_ms = _for_ever if self._accounts is None else self._accounts.life_ms
+        append = appended(self._key, self._keep, batch.number, batch.charges, life_ms, batch.records)
         await self._store.apply([*remember, append])
         if decisions is not None:
             decisions.written()
@@ -186,10 +194,24 @@ def number_key(token: str) -> bytes:
     return f"{_NUMBERS}:{token}".encode()
 
 
-def appended(key: bytes, keep: int, number: int, charges: Mapping[str, int], records: Sequence[bytes]) -> Command:
-    """Return the command that adds a batch, once, whose worker has its latest number at `key`."""
+def _for_ever(_: str) -> int:
+    return 0
+
+
+def appended(
+    key: bytes,
+    keep: int,
+    number: int,
+    charges: Mapping[str, int],
+    life_ms: Callable[[str], int],
+    records: Sequence[bytes],
+) -> Command:
+    """Return the command that adds a batch, once, whose worker has its latest number at `key`.
+
+    `charges` are nanodollars by account; `life_ms` is as `ChargedAccounts` has it.
+    """
     accounts = [(ACCOUNT_PREFIX + name).encode() for name in charges]
     words = (b"%d" % (2 + len(accounts)), TRACES.encode(), key, *accounts)
     settings = (b"%d" % keep, b"%d" % number, b"%d" % _NUMBER_S)
-    amounts = [b"%d" % amount for amount in charges.values()]
+    amounts = [word for name, amount in charges.items() for word in (b"%d" % amount, b"%d" % life_ms(name))]
     return Command((b"EVAL", _APPEND, *words, *settings, *amounts, *records))

@@ -12,14 +12,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
 from gateway.telemetry import hop_details, names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import DecisionEncoder, ledger_blob
-from gateway.telemetry.record_writer import RecordWriter
+from gateway.telemetry.record_writer import ChargedAccounts, RecordWriter
 from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 
@@ -63,14 +63,13 @@ class Telemetry:
         sample: float = 1.0,
         redactor: Redactor | None = None,
         meter: Exporter | None = None,
-        charged: Callable[[Iterable[tuple[str, int]]], None] | None = None,
-        worker: str = "",
+        accounts: ChargedAccounts | None = None,
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. Without `decisions` they are not recorded.
 
         `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
-        are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `charged` is called
-        with what was added to accounts, and `worker` is who has leases of them, see `RecordWriter`.
+        are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `accounts`
+        are those that requests are charged to.
         """
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
@@ -87,7 +86,7 @@ class Telemetry:
         self._meter = meter
         self._log_request = log_request
         self._decisions = decisions
-        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, charged, worker)
+        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False

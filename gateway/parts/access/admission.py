@@ -20,7 +20,7 @@ from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
 from gateway.parts.access.keys.key_caller import KeyCaller, Limited
 from gateway.parts.access.policy import AUTO, SpendingSections
-from gateway.parts.access.quotas.accounts import Account, OwnerAccounts
+from gateway.parts.access.quotas.accounts import Account, OwnerAccounts, life_ms
 from gateway.parts.access.quotas.leases import PATIENCE_S, Demand, Entered, QuotaLeases, Refusal
 from gateway.telemetry import names
 from policies.quantities import NANO, dollars
@@ -133,6 +133,10 @@ class QuotaAdmission:
     def written(self, charges: Iterable[tuple[str, int]]) -> None:
         """See `CallerLimits`."""
         self.leases.written(charges)
+
+    def life_ms(self, account: str) -> int:
+        """See `CallerLimits`."""
+        return life_ms(account)
 
     def notes(self) -> Sequence[str]:
         """See `CallerLimits`."""

@@ -24,6 +24,8 @@ Unit = Literal["requests", "tokens", "concurrent", "usd"]
 ENDLESS: Final = float("inf")
 MARK: Final = "{tierline:traces}:alert:"
 """Prefix of the key that says what was told of an account."""
+CLIENTS_KEPT_MS: Final = 3_600_000
+"""How long a counter of money of an end user or a session stays after its window: clients choose how many there are."""
 _PLAIN: Final = ":@._+-"
 """What of an owner's name stands as it is, besides letters and digits; a slash ends the name."""
 
@@ -59,6 +61,11 @@ class Account:
     def ends(self) -> float | None:
         """When its window ends, in Unix seconds; None if it does not."""
         return None if self.window is None or self.window.ends == ENDLESS else self.window.ends
+
+
+def life_ms(account: str) -> int:
+    """Return how long a counter of this name lives that had no end, once it is charged; 0 for no end."""
+    return CLIENTS_KEPT_MS if account.startswith(("user:", "session:")) else 0
 
 
 class OwnerAccounts:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Store, StoreUnavailable
+from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.leases import freed
 from gateway.telemetry import names
@@ -94,7 +95,9 @@ async def _adopt_one(journal: LeftJournal, store: Store, keep: int) -> int:
         for record in group:
             charges.update(dict.fromkeys(record.accounts, record.amount))
             records.append(_record_of(record))
-        await store.apply([appended(number_key(journal.token), keep, number, charges, records if keep else ())])
+        await store.apply(
+            [appended(number_key(journal.token), keep, number, charges, life_ms, records if keep else ())]
+        )
     if left:
         await store.apply(freed(journal.token, {account for record in left for account in record.accounts}))
     return len(left)

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from cache.store.base import Command, NoStore, Store, StoreUnavailable
-from gateway.parts.access.quotas.accounts import ENDLESS, Account
+from gateway.parts.access.quotas.accounts import CLIENTS_KEPT_MS, ENDLESS, Account
 from gateway.parts.access.quotas.authority import LIFE_MS, Authority
 from gateway.parts.access.quotas.machine import (
     DRY,
@@ -61,8 +61,6 @@ _MOST: Final = 64
 _MINUTE_MS: Final = 120_000
 _KEPT_MS: Final = 7 * 86_400_000
 """How long a counter of money stays after its window: records of requests that began in it may be late."""
-_CLIENTS_KEPT_MS: Final = 3_600_000
-"""The same of end users and sessions: clients choose how many there are."""
 _UNSEEN_MS: Final = 90 * 86_400_000
 """How long the counter of an end user or a session without a window stays after its latest exchange."""
 _FORGET_S: Final = 60.0
@@ -513,7 +511,7 @@ class QuotaLeases:
         """Return when the counter of an account may go, in Unix milliseconds; 0 for never."""
         if account.window is not None and account.window.ends != ENDLESS:
             named_by_client = account.kind in ("user", "session")
-            return int(account.window.ends * 1000) + (_CLIENTS_KEPT_MS if named_by_client else _KEPT_MS)
+            return int(account.window.ends * 1000) + (CLIENTS_KEPT_MS if named_by_client else _KEPT_MS)
         return int(self._wall_clock() * 1000) + _UNSEEN_MS if account.kind in ("user", "session") else 0
 
     def _now_ms(self) -> int:

@@ -8,12 +8,15 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.kept_charges import adopt
 from gateway.parts.recorder.decisions import DecisionRecorder
@@ -109,10 +112,13 @@ async def test_a_living_worker_is_left_alone(store: RedisStore, tmp_path: Path) 
 async def test_a_charge_after_a_users_counter_has_gone_leaves_none_for_ever(store: RedisStore) -> None:
     """Clients choose the names of end users and sessions; a key's counter stays."""
     named = ("user:key:k_1:anybody/usd/2026-11@UTC", "session:key:k_1:any/usd/total", OTHER)
-    writer = RecordWriter(store, 0, DecisionRecorder({}), lambda *_: None)
+    accounts = cast(Any, SimpleNamespace(worker="w", written=lambda _: None, life_ms=life_ms))
+    writer = RecordWriter(store, 100, DecisionRecorder({}), lambda *_: None, accounts)
     writer.charge(Ledger("late", charged_usd=0.004, accounts=named))
-    writer.add(())
+    writer.add([b"a", b"b"])
     await writer.write()
+    assert [await spent(store, account) for account in named] == [4_000_000] * 3
+    assert sorted(await reader.latest(store, 2)) == [b"a", b"b"]
     keys = [(ACCOUNT_PREFIX + account).encode() for account in named]
     left = await store.ask([Command((b"PTTL", key)) for key in keys], 1.0)
     assert [0 < ms <= 3_600_000 for ms in left] == [True, True, False] and left[2] == -1
