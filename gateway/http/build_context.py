@@ -118,7 +118,8 @@ def policy_of(
     policies: PolicySet, model: str, options: RequestOptions, pinned: str | None, rights: Rights | None
 ) -> Policy:
     """Return the policy in force that a request chooses. Raises NotFound, and Forbidden."""
-    policy = chosen_policy(policies, AUTO if pinned is not None else model, options.surface, rights)
+    named, surface = AUTO if pinned is not None else model, options.surface
+    policy = policies.resolve(named, surface) if rights is None else rights.choose(policies, named, surface)
     if policy is None:
         name = options.surface or model
         raise NotFound(

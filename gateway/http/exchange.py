@@ -225,7 +225,7 @@ class Exchange(BaseExchange):
 
         1. who calls    load, sender, key                          `admit`
         2. what         the body, as chat completions              `body`, `read`
-        3. how          policy, features, deadline                 `_context`
+        3. how          policy, features, deadline                 `build_context`
            how much     what its sender may still send and spend   `hold`
                         what else parts ask of a chat              `admissions`
            beside it    the head of a stream that comes early      `EarlyHead`
@@ -234,7 +234,18 @@ class Exchange(BaseExchange):
         await self.admit()
         read = await self.read(await self.body(steps.deployment.limits.body))
         self.ledger.requested_model, self.ledger.user = read.body["model"], user_of(self.ledger.tenant, read.given)
-        request = self._context(read, await self._tried(read) if TRY in self.headers else None)
+        request = build_context(
+            steps,
+            self.headers,
+            read.body,
+            self.trace,
+            self.ledger,
+            self.client,
+            large=read.large,
+            native=read.native,
+            instead=await self._tried(read) if TRY in self.headers else None,
+            caller=self.caller,
+        )
         if (hold := request.hold) is not None:
             self.hold = hold
             await hold.enter_chat(request, partial(steps.authenticator.find, self.headers), counted=self.counted)
@@ -254,23 +265,6 @@ class Exchange(BaseExchange):
                 reply.stream.close()
             raise ClientGone
         return reply
-
-    def _context(self, read: ReadRequest, tried: Policy | None) -> RequestContext:
-        """Return what is known of the request, by the policy that is `tried`, else by the one in force."""
-        if tried is not None:
-            self.ledger.arm = PLAYGROUND
-        return build_context(
-            self.steps,
-            self.headers,
-            read.body,
-            self.trace,
-            self.ledger,
-            self.client,
-            large=read.large,
-            native=read.native,
-            instead=tried,
-            caller=self.caller,
-        )
 
     async def read(self, raw: bytes) -> ReadRequest:
         """Return the request that a body is. Raises ApiError, by the field's own path."""
@@ -299,7 +293,9 @@ class Exchange(BaseExchange):
         pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
         policies = self.steps.policies
         live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.rights)
-        return await part.tried(policies, self.headers, self.caller, live)
+        tried = await part.tried(policies, self.headers, self.caller, live)
+        self.ledger.arm = PLAYGROUND
+        return tried
 
     async def _prepare(self, request: RequestContext) -> None:
         """Answer a request that `_prepares`."""

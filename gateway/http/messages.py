@@ -77,8 +77,10 @@ def explain(trace: Trace, ledger: Ledger) -> list[Header]:
     if not ledger.stream:
         add((b"x-tierline-cost-usd", ledger.cost_shown.encode()))
     if len(trace.hops) > 1:
-        times = [f"{hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}" for hop in trace.hops[1:]]
-        add((b"server-timing", ", ".join(times).encode()))
+        times = ""
+        for hop in trace.hops[1:]:
+            times += f", {hop.name};dur={((hop.end_ns or now) - hop.start_ns) / 1e6:.2f}"
+        add((b"server-timing", times[2:].encode()))
     return headers
 
 

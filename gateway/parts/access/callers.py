@@ -100,7 +100,10 @@ class Callers:
 
     def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Return the caller of a request; None if it has to be found. Raises Unauthorized for a key that is none."""
-        if b"x-api-key" in headers and b"authorization" in headers:
+        bearer, other = b"authorization" in headers, b"x-api-key" in headers
+        if self._anybody is not None and not (bearer or other):
+            return self._anybody
+        if bearer and other:
             return self._known_of(credentials(headers))
         return self._known(bearer_key(headers))
 
