@@ -124,6 +124,7 @@ PARTS: Final = (
         (),
         settings=("cache.semantic.audit", "cache.semantic.audit_judge", "cache.semantic.max_error"),
         provides=("hit_bound",),
+        requires=("measures",),
     ),
     StandardPart("encoders", "encoders and languages", (), provides=("encoders",)),
     StandardPart(
@@ -154,6 +155,7 @@ PARTS: Final = (
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "route.weigh_switching"),
         policy_sections=("input", "session"),
         provides=("admission", "conversations", "verifier", "successor"),
+        requires=("measures",),
     ),
     StandardPart(
         "fleet",

@@ -56,7 +56,6 @@ from cache import shipped_cross_encoder
 from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.cascade.daily_budget import DailyBudget
 from gateway.config.backends import BackendConfig
 from gateway.config.prices import Price
 from gateway.encoders import load_embedder
@@ -65,6 +64,7 @@ from gateway.parts.fit.commands._collect_model import local_model
 from gateway.parts.fit.datasets import read_pairs
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradict
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
 from routing.embedding.embedder import Embedder, EmbedderKind

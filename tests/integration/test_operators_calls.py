@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import redis
 
-from gateway.cascade.daily_budget import DailyBudget
+from gateway.parts.measures.daily_budget import DailyBudget
 from tests.parts.agents.test_shorter_input import conversation
 from tests.parts.rollout.test_shadow import roll
 from tests.support.app import InProcess, in_process

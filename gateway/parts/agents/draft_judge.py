@@ -21,10 +21,10 @@ from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.daily_budget import DailyBudget, among_others
-from gateway.cascade.own_call import call_model
 from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
+from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.own_call import call_model
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.features import room_needed

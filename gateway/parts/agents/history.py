@@ -21,14 +21,14 @@ import orjson
 from cache.store.base import Command, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.fields import with_set_fields
-from gateway.cascade.own_call import call_model, is_quiet, text_of_answer
 from gateway.chat.completions import conversation_shown
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
 from gateway.parts.agents.shortened import with_summary
 from gateway.parts.agents.shortening import history_span
+from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.own_call import call_model, is_quiet, text_of_answer
 from gateway.recent import Recent
 from gateway.telemetry import names
 from routing.features import room_needed

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.agents.admission import AgentAdmission
 from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
@@ -14,6 +13,7 @@ from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.agents.session_caps import SessionCounts
 from gateway.parts.agents.verifying import Verifiers
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers.build import endpoints_of
 
 if TYPE_CHECKING:

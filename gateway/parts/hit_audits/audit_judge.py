@@ -18,10 +18,10 @@ import orjson
 from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.fields import with_set_fields
-from gateway.cascade.own_call import call_model, text_of_answer
 from gateway.chat.usage import Usage
+from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.own_call import call_model, text_of_answer
 from routing.features import room_needed
 
 if TYPE_CHECKING:

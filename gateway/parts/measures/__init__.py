@@ -1,1 +1,1 @@
-"""Measure answers: labels of a judge, and the quality that these and ratings show, with its interval."""
+"""Measure answers at the operator's expense: calls of the gateway's own, labels, and the quality that they show."""

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
-from gateway.cascade.daily_budget import DailyBudget, among_others
 from gateway.cascade.fields import with_set_fields
-from gateway.cascade.own_call import call_model, is_quiet
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
+from gateway.parts.measures.daily_budget import DailyBudget, among_others
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
+from gateway.parts.measures.own_call import call_model, is_quiet
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections
 from routing.decide import needs

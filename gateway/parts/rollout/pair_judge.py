@@ -16,9 +16,9 @@ import orjson
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
-from gateway.cascade.own_call import ModelAnswer, call_model, text_of_answer
 from gateway.chat.completions import READ_CHARS, conversation_shown, function_pieces
 from gateway.chat.usage import Usage
+from gateway.parts.measures.own_call import ModelAnswer, call_model, text_of_answer
 from routing.features import room_needed
 
 if TYPE_CHECKING:

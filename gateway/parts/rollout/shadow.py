@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.store.base import Append, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.attempt import JsonAnswer
-from gateway.cascade.daily_budget import DailyBudget, among_others
-from gateway.cascade.own_call import is_quiet
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.errors import ApiError
+from gateway.parts.measures.daily_budget import DailyBudget, among_others
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, session_label
+from gateway.parts.measures.own_call import is_quiet
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules

@@ -12,9 +12,9 @@ import pytest
 
 from cache.store.base import Command, NoStore
 from gateway.backends.openai import OpenAIBackend
-from gateway.cascade.daily_budget import DailyBudget
 from gateway.config.backends import BackendConfig
 from gateway.parts.agents.draft_judge import DraftJudge, NotJudged, p_yes
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.request.context import Client
 from gateway.tiers import Endpoint
 from policies.model import JudgeRules

@@ -15,11 +15,11 @@ import orjson
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.cascade.daily_budget import DailyBudget
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import ask, connect
 from gateway.parts.measures import label
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.rollout.comparer import Comparer
 from gateway.parts.rollout.observer import AnswerDraws
 from tests.support.app import InProcess, in_process

@@ -17,12 +17,12 @@ import redis
 
 from cache.store.base import Write
 from cache.store.redis_store import RedisStore
-from gateway.cascade.daily_budget import DailyBudget
 from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import ask, connect
 from gateway.parts.measures import label
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.rollout.policy import Learn, Rollout, ShadowRules
 from gateway.telemetry.ledger import TRACES
 from policies.loader import RollingPolicy, made_policy

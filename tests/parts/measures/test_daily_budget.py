@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cache.store.base import Write
 from cache.store.redis_store import RedisStore
-from gateway.cascade.daily_budget import DailyBudget
+from gateway.parts.measures.daily_budget import DailyBudget
 from tests.support.store import UNHURRIED, local_store
 
 
