@@ -21,7 +21,7 @@ from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJourna
 from gateway.parts.access.quotas.kept_charges import adopt
 from gateway.parts.recorder.decisions import DecisionRecorder
 from gateway.telemetry import reader
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, Ledger
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, Ledger
 from gateway.telemetry.record_writer import RecordWriter
 from tests.support.store import UNHURRIED, LocalStore
 
@@ -118,7 +118,8 @@ async def test_a_charge_after_a_users_counter_has_gone_leaves_none_for_ever(stor
     writer.add([b"a", b"b"])
     await writer.write()
     assert [await spent(store, account) for account in named] == [4_000_000] * 3
-    assert sorted(await reader.latest(store, 2)) == [b"a", b"b"]
+    stored = await store.ask([Command((b"XRANGE", TRACES.encode(), b"-", b"+"))], 1.0)
+    assert [entry[1][1] for entry in stored[0][-2:]] == [b"a", b"b"], "the records behind the amounts"
     keys = [(ACCOUNT_PREFIX + account).encode() for account in named]
     left = await store.ask([Command((b"PTTL", key)) for key in keys], 1.0)
     assert [0 < ms <= 3_600_000 for ms in left] == [True, True, False] and left[2] == -1
