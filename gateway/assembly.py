@@ -19,7 +19,6 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
-from gateway.caching.call_memory import KeptCalls
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.store_room import StoreRoom
@@ -48,6 +47,7 @@ from gateway.seams import (
     WorkerTask,
     admission_parts,
     build_authenticator,
+    build_call_memory,
     build_conversation_advisor,
     build_flights,
     build_observers,
@@ -114,7 +114,7 @@ def build(
     metrics = Metrics()
     store = store or _store(deployment)
     policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
-    calls = KeptCalls(store)
+    calls = build_call_memory(store)
     tiers = build_tiers(deployment, _refusals_told(metrics), calls)
     for name, endpoint in endpoints_of(tiers).items():
         if endpoint.config.retires is not None:
@@ -318,11 +318,8 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
     for observer in steps.observers:
         yield Managed("observer", observer.start, observer.aclose)
-    tasks: dict[str, WorkerTask] = {
-        "kept calls": steps.kept_calls,
-    }
-    for name, task in tasks.items():
-        yield Managed(name, task.start, task.aclose)
+    if steps.kept_calls is not None:
+        yield Managed("kept calls", steps.kept_calls.start, steps.kept_calls.aclose)
     for api in steps.client_apis:
         yield Managed(api.name, api.start, api.aclose)
     for admission in steps.admissions:
@@ -331,7 +328,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("coalescer", steps.coalescer.start, steps.coalescer.aclose)
     yield Managed("identities", partial(_start_identities, steps), None)
     endpoints = list(endpoints_of(steps.tiers).values())
-    tasks = {
+    tasks: dict[str, WorkerTask] = {
         "key files": _key_files(steps),
         **dict(build_tasks(steps.store, endpoints)),
         "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),

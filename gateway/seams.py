@@ -33,6 +33,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     conversations   `ConversationPart`. Its `build_conversation_advisor` makes the
                 `gateway.cascade.conversation_advisor.ConversationAdvisor` of a worker, which remembers the turns before
                 a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
+    call_memory `CallMemoryPart`. Its `build_call_memory` makes the `gateway.backends.call_reasoning.CallMemory` of a
+                worker, from which a model gets back its reasoning before a tool call. Not stable yet.
     client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
                 answers paths beside those of chat completions. Not stable yet.
     client_errors   `ClientErrorsPart`, of any number of parts, writes an error as the clients of an API know it. Not
@@ -100,6 +102,7 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from cache.store.delayed_writes import DelayedWrites
     from cache.text.languages import ForeignLanguages
+    from gateway.backends.call_reasoning import CallMemory
     from gateway.caller import Caller
     from gateway.cascade.conversation_advisor import ConversationAdvisor
     from gateway.cascade.router import Router
@@ -393,6 +396,19 @@ def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationAdvisor
     """Return what remembers a worker's conversations; None where this installation has no such part."""
     part = cast("ConversationPart | None", provider("conversations"))
     return None if part is None else part.build_conversation_advisor(tiers)
+
+
+class CallMemoryPart(Protocol):
+    """The functions of the module that provides `call_memory`."""
+
+    def build_call_memory(self, store: Store) -> CallMemory:
+        """Return what keeps the reasoning of a worker's tool calls."""
+
+
+def build_call_memory(store: Store) -> CallMemory | None:
+    """Return what keeps the reasoning of a worker's tool calls; None where this installation has no such part."""
+    part = cast("CallMemoryPart | None", provider("call_memory"))
+    return None if part is None else part.build_call_memory(store)
 
 
 def build_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.store.base import Store
-    from gateway.caching.call_memory import KeptCalls
+    from gateway.backends.call_reasoning import CallMemory
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
     from gateway.caching.store_room import StoreRoom
@@ -56,7 +56,7 @@ class Steps(AnswerSteps):
     """What else lets a chat in, in this order; see `gateway.seams`."""
     client_apis: Sequence[ClientApi]
     """What answers paths beside those of chat completions; see `gateway.seams`."""
-    kept_calls: KeptCalls
+    kept_calls: CallMemory | None
     observers: Sequence[Observer]
     cache: ResponseCache
     store: Store

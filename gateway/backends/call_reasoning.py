@@ -30,7 +30,11 @@ Note = dict[str, Any]
 
 
 class CallMemory(Protocol):
-    """Keeps notes by space, which is one backend's conversation, and id of a call."""
+    """Keeps notes by space, which is one backend's conversation, and id of a call, from its start to its close."""
+
+    def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
 
     def keep(self, space: str, call_id: str, note: Note | None) -> None:
         """Keep the note of an answer, None for one that has no reasoning. The store has it soon after."""

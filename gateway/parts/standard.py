@@ -154,7 +154,7 @@ PARTS: Final = (
         ("scorer",),
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "route.weigh_switching"),
         policy_sections=("input", "session"),
-        provides=("admission", "conversations", "verifier", "successor"),
+        provides=("admission", "conversations", "call_memory", "verifier", "successor"),
         requires=("measures",),
     ),
     StandardPart(

@@ -1,10 +1,11 @@
-"""Provide the seams `admission`, `conversations`, `verifier` and `successor` (`gateway.seams`)."""
+"""Provide the seams `admission`, `conversations`, `call_memory`, `verifier` and `successor` (`gateway.seams`)."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gateway.parts.agents.admission import AgentAdmission
+from gateway.parts.agents.call_memory import KeptCalls
 from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.conversations import ConversationMemory
@@ -19,6 +20,7 @@ from gateway.tiers.build import endpoints_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from cache.store.base import Store
     from gateway.seams import Admission, AdmissionNeeds, VerifierNeeds
     from gateway.tiers import Tier
 
@@ -33,6 +35,11 @@ def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
 def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationMemory:
     """Return what remembers a worker's conversations."""
     return ConversationMemory(tiers)
+
+
+def build_call_memory(store: Store) -> KeptCalls:
+    """Return what keeps the reasoning of a worker's tool calls."""
+    return KeptCalls(store)
 
 
 def build_verifier(needs: VerifierNeeds) -> Verifiers:

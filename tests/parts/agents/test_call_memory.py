@@ -7,7 +7,7 @@ from typing import Any
 
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.caching.call_memory import TTL_S, KeptCalls
+from gateway.parts.agents.call_memory import TTL_S, KeptCalls
 from tests.support.store import UNHURRIED, LocalStore
 
 NOTE: Any = {"message": {"reasoning_content": "so"}, "calls": {}}
