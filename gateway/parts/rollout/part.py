@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gateway.parts.rollout.registry import last_good
-from gateway.parts.rollout.registry.checks import FileDrift
-from gateway.parts.rollout.registry.follower import PolicyFollower
-from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.parts.rollout.tried_policy import tried
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from cache.store.base import Store
+    from gateway.parts.rollout.registry.follower import PolicyFollower
     from gateway.seams import Observer, ObserverNeeds, PoliciesNeeds
     from policies.loader import PolicySource
 
@@ -23,6 +20,11 @@ __all__ = ["admin_routers", "build_observers", "drift", "follow", "tried"]
 
 def follow(needs: PoliciesNeeds) -> PolicyFollower:
     """Return what follows the policies in the store. Raises ConfigError."""
+    # Not needed where policies come from files.
+    from gateway.parts.rollout.registry import last_good
+    from gateway.parts.rollout.registry.follower import PolicyFollower
+    from gateway.parts.rollout.registry.registry import PolicyRegistry
+
     kept = last_good.file_in(needs.state, needs.store_url, needs.source.directory)
     registry = PolicyRegistry(needs.store)
     return PolicyFollower(needs.source, registry, kept, needs.reloaded, needs.refused, needs.noted)
@@ -30,6 +32,9 @@ def follow(needs: PoliciesNeeds) -> PolicyFollower:
 
 async def drift(store: Store, source: PolicySource) -> tuple[str, ...]:
     """Return which files say something else than the store has in force. Raises StoreUnavailable."""
+    from gateway.parts.rollout.registry.checks import FileDrift
+    from gateway.parts.rollout.registry.registry import PolicyRegistry
+
     states = await PolicyRegistry(store).in_force()
     return FileDrift(source).look(states) if states else ()
 
