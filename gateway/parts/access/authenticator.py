@@ -18,7 +18,6 @@ from gateway.parts.access.keys.kept_keys import KeptKeys, copy_file
 from gateway.parts.access.keys.known_keys import KnownKeys, configured_owners
 from gateway.parts.access.keys.minting import secret_of
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.parts.access.keys.roles import may
 from gateway.parts.access.keys.tokens import is_token
 
 if TYPE_CHECKING:
@@ -80,5 +79,5 @@ async def is_operator(headers: Mapping[bytes, bytes], deployment: Deployment, id
         return True
     if identities and is_token(key):
         with contextlib.suppress(Unauthorized, Overloaded):
-            return may(await identities.person(key), "look")
+            return (await identities.person(key)).may("look")
     return False

@@ -18,7 +18,7 @@ from starlette.routing import Route
 from cache.store.base import Store, StoreUnavailable
 from gateway.errors import Headers, Overloaded, RateLimited
 from gateway.parts.access.audit.trail import AuditTrail
-from gateway.parts.access.keys.roles import ACTIONS, NOBODY, may_some
+from gateway.parts.access.keys.roles import ACTIONS, NOBODY
 from gateway.parts.console.access import COOKIE, ConsoleAccess
 from gateway.parts.console.assets import Assets
 from gateway.parts.console.attempt_races import loss_of
@@ -183,7 +183,7 @@ class ConsoleApp:
         async def serve(request: Request) -> Response:
             if (refusal := await self._refused(request)) is not None:
                 return refusal
-            if does and not may_some(person_in(request), does):
+            if does and not person_in(request).may_some(does):
                 return self._error(request, 403, "You may not do this", _NEEDS_ROLE.format(ACTIONS[does].what.lower()))
             try:
                 return await handle(request)
@@ -221,7 +221,7 @@ class ConsoleApp:
 
     async def _home(self, request: Request) -> Response:
         pages = [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
-        first = next((page.path for page in pages if may_some(person_in(request), page.does)), None)
+        first = next((page.path for page in pages if person_in(request).may_some(page.does)), None)
         if first is None:
             return self._error(request, 403, "You have no role here", "An admin can give you one.")
         return RedirectResponse(first, 307)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 
 from gateway.parts.access.keys.budgets import Owned, OwnerBudgets, terms_in
 from gateway.parts.access.keys.registry import KeysRefused, Why
-from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.quotas.terms import Per
 from gateway.parts.console.key_forms import NotChanged
 from policies.quantities import NANO, dollars
@@ -32,7 +32,7 @@ class BudgetDesk:
 
     async def adjust(self, person: Person, owner: Owned, form: Mapping[str, str]) -> str:
         """Do what a form says; return what was done, in words. Raises NotChanged and StoreUnavailable."""
-        if not may(person, ACTION):
+        if not person.may(ACTION):
             raise NotChanged("You may look, and may not change what counts as spent. An admin can.")
         if not (message := form.get("message", "").strip()[:500]):
             raise NotChanged("Say why: it stands in the audit trail.")

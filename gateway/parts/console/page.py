@@ -16,7 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person
 
 if TYPE_CHECKING:
     from cache.store.base import Store
@@ -122,7 +122,7 @@ def person_in(request: Request) -> Person:
 
 def allowed(request: Request, action: str, subject: str = "") -> bool:
     """Return whether the person who asks may do an action with a subject, empty for all of them."""
-    return may(person_in(request), action, subject)
+    return person_in(request).may(action, subject)
 
 
 async def form_of(request: Request, most: int = 4096) -> dict[str, str]:

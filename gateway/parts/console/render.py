@@ -15,7 +15,6 @@ import orjson
 from markupsafe import Markup
 from starlette.responses import HTMLResponse, Response
 
-from gateway.parts.access.keys.roles import may_some
 from policies.quantities import byte_size, dollars, figure, milliseconds, percent, points, write_share
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Renderer:
         known = person is not None or not self._needs_key
 
         def shown_to(view: _ShownPage) -> bool:
-            return known and (person is None or may_some(person, view.does))
+            return known and (person is None or person.may_some(view.does))
 
         html = self._environment.get_template(template).render(
             request=request,

@@ -24,7 +24,7 @@ from starlette.responses import Response
 from cache.store.base import StoreUnavailable
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute
-from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.routes.role_check import needs_role
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.live_view import LiveRequest, live_view, text_in
@@ -296,7 +296,7 @@ async def apply(person: _Changes, admin: _Admin, surface: str, body: ApplyReques
                 at=time.time(),
                 base=body.base,
                 surface=surface,
-                may_change=partial(may, person, "policies.change"),
+                may_change=partial(person.may, "policies.change"),
             )
         except ConfigError as error:
             raise InvalidRequest(str(error), code="unsupported_value", param="text") from None

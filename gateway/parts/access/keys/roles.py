@@ -1,8 +1,8 @@
 """Say what somebody may do in the console and over the admin API.
 
 `actions.toml` is the table: for each action, the roles that may, what a role may be limited to, and whether members of
-a team may for their own. Both ask `may` alone. Roles come from static keys (`EDITOR`, `VIEWER`, `ADMIN`) or from the
-claims of a token by the config's `roles` (`gateway.parts.access.keys.identities`).
+a team may for their own. Both ask `Person.may` alone. Roles come from static keys (`EDITOR`, `VIEWER`, `ADMIN`) or from
+the claims of a token by the config's `roles` (`gateway.parts.access.keys.identities`).
 """
 
 from __future__ import annotations
@@ -75,9 +75,25 @@ class Person:
         """Return who a change is recorded as made by: a person of a provider by their name there, whatever is given."""
         return self.name if self.id else given or self.name
 
+    def may(self, action: str, subject: str = "") -> bool:
+        """Return whether they may do an action of ACTIONS with a subject.
+
+        The subject is the surface or the team that the action's `within` says; empty for all of them, which only those
+        may who are not limited to some.
+        """
+        rule = ACTIONS[action]
+        own = rule.members and bool(subject) and subject in self.teams
+        return own or any(_covers(grant, rule, subject) for grant in self.grants)
+
+    def may_some(self, action: str) -> bool:
+        """Return whether there is any subject that they may do an action with: whether they are shown it at all."""
+        rule = ACTIONS[action]
+        own = rule.members and bool(self.teams)
+        return own or any(grant.role == "admin" or grant.role in rule.roles for grant in self.grants)
+
     def permit(self, action: str, subject: str = "") -> None:
         """Raise Forbidden unless they may do an action with a subject, empty for all of them."""
-        if not may(self, action, subject):
+        if not self.may(action, subject):
             what, within = ACTIONS[action].what.lower(), ACTIONS[action].within
             of = f" of {within} {subject}" if subject else ""
             raise Forbidden(f"You may not do this{of}: {what}. An admin can give you a role.", code="not_permitted")
@@ -93,24 +109,6 @@ OWNER: Final = Person("console", grants=(Grant("admin"),))
 
 
 _LIMITED_BY: Final[dict[Role, Within]] = {"editor": "surface", "key_admin": "team"}
-
-
-def may(person: Person, action: str, subject: str = "") -> bool:
-    """Return whether a person may do an action of ACTIONS with a subject.
-
-    The subject is the surface or the team that the action's `within` says; empty for all of them, which only those
-    may who are not limited to some.
-    """
-    rule = ACTIONS[action]
-    own = rule.members and bool(subject) and subject in person.teams
-    return own or any(_covers(grant, rule, subject) for grant in person.grants)
-
-
-def may_some(person: Person, action: str) -> bool:
-    """Return whether there is any subject that a person may do an action with: whether they are shown it at all."""
-    rule = ACTIONS[action]
-    own = rule.members and bool(person.teams)
-    return own or any(grant.role == "admin" or grant.role in rule.roles for grant in person.grants)
 
 
 def _covers(grant: Grant, rule: ActionRule, subject: str) -> bool:

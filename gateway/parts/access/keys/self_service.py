@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 from gateway.parts.access.audit.entries import TrailEntry
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord, OwnerRecord
-from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 
 _LONGER: Final = ("day", "week", "month", "total")
@@ -37,9 +37,9 @@ def may_with(person: Person, action: str, key: KeyRecord) -> bool:
     What two tenants call a team may be the same, as each one's identity provider says. Without a role a key is rotated
     by whose it is alone: who rotates it ends it for everybody else.
     """
-    if not may(person, action, key.team) or (not person.is_admin and key.tenant != person.tenant):
+    if not person.may(action, key.team) or (not person.is_admin and key.tenant != person.tenant):
         return False
-    return action != "keys.rotate" or is_own(person, key) or may(replace(person, teams=()), action, key.team)
+    return action != "keys.rotate" or is_own(person, key) or replace(person, teams=()).may(action, key.team)
 
 
 def may_with_owner(person: Person, action: str, owner: OwnerRecord) -> bool:
@@ -49,20 +49,20 @@ def may_with_owner(person: Person, action: str, owner: OwnerRecord) -> bool:
     """
     tenant, _, team = owner.name.rpartition("/")
     own = person.is_admin or tenant in ("", person.tenant)
-    return own and may(person, action, team if owner.kind == "team" else "")
+    return own and person.may(action, team if owner.kind == "team" else "")
 
 
 def may_read(person: Person, entry: TrailEntry) -> bool:
     """Return whether a person may read what a change in the audit trail was: where they may see what was changed."""
     if entry.kind == "key":
-        return may(person, "keys.see")
+        return person.may("keys.see")
     if entry.kind in ("team", "tenant"):
         return may_with_owner(person, "teams.see", OwnerRecord(entry.kind, entry.subject))
     if entry.kind != "budget":
         return True
     kind, _, account = entry.subject.partition(":")  # such as `team:acme%2Fweb/usd/total`
     if kind != "team":
-        return may(person, "usage.see")
+        return person.may("usage.see")
     return may_with_owner(person, "usage.see", OwnerRecord("team", unquote(account.partition("/")[0])))
 
 
@@ -79,7 +79,7 @@ def allowed_key(person: Person, wanted: KeyRecord, team: OwnerRecord | None, now
     """
     if person.is_admin:
         return wanted
-    if not may(person, "keys.create", wanted.team):
+    if not person.may("keys.create", wanted.team):
         raise NotAllowed(
             f"You may not make keys of {'team ' + wanted.team if wanted.team else 'no team'}; "
             + (f"yours: {', '.join(person.teams)}." if person.teams else "ask somebody who administers keys.")
@@ -89,7 +89,7 @@ def allowed_key(person: Person, wanted: KeyRecord, team: OwnerRecord | None, now
         wrong.append(f"its tenant is {key.tenant}; yours is {person.tenant}")
     if key.may_try:
         wrong.append("only an admin lets a key choose policy versions (may_try)")
-    by_role = may(person, "keys.change", key.team)
+    by_role = person.may("keys.change", key.team)
     if not key.replaces and not by_role:
         key = replace(key, owner=person.name, maker=person.id, maker_terms=person.terms)
     life_s = team.longest_life_s if team is not None else None

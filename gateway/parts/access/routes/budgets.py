@@ -14,7 +14,7 @@ from gateway.http.api_route import Body, BodyRoute, Served
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
-from gateway.parts.access.keys.roles import Person, may
+from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import may_with
 from gateway.parts.access.quotas.terms import Per
 from gateway.parts.access.routes.role_check import needs_role
@@ -69,7 +69,7 @@ async def _permitted(steps: Served, person: Person, owner: Owned) -> Owned:
         person.permit("usage.see", key.team if may_with(person, "usage.see", key) else "")
         return owner
     tenant, _, team = name.rpartition("/")
-    if kind != "team" or may(person, "usage.see"):
+    if kind != "team" or person.may("usage.see"):
         person.permit("usage.see")
         return owner
     person.permit("usage.see", team if tenant in ("", person.tenant) else "")

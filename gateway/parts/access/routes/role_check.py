@@ -7,7 +7,7 @@ from typing import Any
 from fastapi import Depends
 from starlette.requests import Request
 
-from gateway.parts.access.keys.roles import ACTIONS, Person, may_some
+from gateway.parts.access.keys.roles import ACTIONS, Person
 
 
 def needs_role(action: str) -> Any:
@@ -21,7 +21,7 @@ def needs_role(action: str) -> Any:
     async def check(request: Request) -> Person:
         person: Person = await request.app.state.admit(request)
         subject = request.path_params.get(within, "")
-        if subject or not may_some(person, action):
+        if subject or not person.may_some(action):
             person.permit(action, subject)
         return person
 

@@ -20,7 +20,6 @@ from starlette.responses import Response
 
 from cache.administration import Administration
 from cache.store.base import Store, StoreUnavailable
-from gateway.parts.access.keys.roles import may_some
 from gateway.parts.console.kept_figures import KeptFigures, patience_for
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in, whole_in
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
@@ -114,7 +113,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         if span not in SPANS:
             raise BadQuery(f"since={span} is not a time span of this page; there are {', '.join(SPANS)}")
         data = await view.data(span, request.query_params.get("surface", ""), patience_for(request))
-        return {**data, "may_change": may_some(person_in(request), "cache.purge")}
+        return {**data, "may_change": person_in(request).may_some("cache.purge")}
 
     desk = WrongHitDesk(sources.archive, wrong)
 

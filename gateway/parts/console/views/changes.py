@@ -18,7 +18,6 @@ from starlette.responses import Response
 from cache.store.base import StoreUnavailable
 from gateway.parts.access.audit.entries import KINDS
 from gateway.parts.access.audit.trail import CURSOR, AuditTrail, TrailFilter
-from gateway.parts.access.keys.roles import may_some
 from gateway.parts.access.keys.self_service import may_read
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in
 from gateway.parts.console.policy_desk import NotApplied, PolicyDesk
@@ -37,7 +36,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     desk = PolicyDesk(sources.archive, sources.store, sources.places)
 
     async def shown(request: Request, **more: Any) -> Mapping[str, Any]:
-        trail_shown = may_some(person_in(request), "audit.see")
+        trail_shown = person_in(request).may_some("audit.see")
         query = {name: request.query_params.get(name, "") for name in _FILTERS}
         before = request.query_params.get("before", "")
         if not re.fullmatch(CURSOR, before):

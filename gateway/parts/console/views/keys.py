@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.parts.access.keys.roles import may, may_some
 from gateway.parts.console.budget_desk import ACTION, ADJUSTS, BudgetDesk
 from gateway.parts.console.key_desk import KeyDesk
 from gateway.parts.console.key_forms import NotChanged, form_of_record
@@ -35,8 +34,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         filters = urlencode({name: value for name, value in (("q", q), ("state", state)) if value})
         return {
             **page, "problem": problem, "q": q, "state": state, "after": after, "query": filters, "states": _STATES,
-            "surfaces": [] if problem else await desk.surfaces(), "may_create": may_some(person, "keys.create"),
-            "teams": may_some(person, "teams.see"), "form": form_of_record(None), "refused": "", **more,
+            "surfaces": [] if problem else await desk.surfaces(), "may_create": person.may_some("keys.create"),
+            "teams": person.may_some("teams.see"), "form": form_of_record(None), "refused": "", **more,
         }  # fmt: skip
 
     async def make(request: Request) -> Response:
@@ -61,7 +60,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
             **page,
             "surfaces": await desk.surfaces(),
             "base": _base_url(sources, request),
-            "may_adjust": may(person, ACTION),
+            "may_adjust": person.may(ACTION),
             "done": "",
             "refused": "",
             **more,

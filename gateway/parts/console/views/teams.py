@@ -9,7 +9,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
-from gateway.parts.access.keys.roles import may, may_some
 from gateway.parts.console.budget_desk import ACTION, ADJUSTS, BudgetDesk
 from gateway.parts.console.key_desk import KeyDesk
 from gateway.parts.console.key_forms import NotChanged, form_of_record
@@ -28,12 +27,12 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
             found, problem = await desk.owners(person), ""
         except StoreUnavailable as down:
             found, problem = [], str(down)
-        return {"owners": found, "problem": problem, "may_change": may_some(person, "teams.change")}
+        return {"owners": found, "problem": problem, "may_change": person.may_some("teams.change")}
 
     async def owner(request: Request, **more: Any) -> Mapping[str, Any]:
         person, path = person_in(request), request.path_params
         page = await desk.owner_page(person, await desk.owner(person, path["kind"], path["name"]))
-        return {**page, "surfaces": await desk.surfaces(), "may_adjust": may(person, ACTION), "done": "", "refused": "",
+        return {**page, "surfaces": await desk.surfaces(), "may_adjust": person.may(ACTION), "done": "", "refused": "",
                 **more}  # fmt: skip
 
     async def new_owner(request: Request) -> Mapping[str, Any]:

@@ -26,7 +26,6 @@ from gateway.parts.access.keys import identities as module
 from gateway.parts.access.keys import issuer as issuers
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.records import KeyRecord
-from gateway.parts.access.keys.roles import may
 from tests.support.identity_provider import IdentityProvider, ec_key, public_jwk, rsa_key, sign
 from tests.support.upstream import Reply
 
@@ -133,17 +132,17 @@ def test_roles_come_from_claims(provider: IdentityProvider) -> None:
     def person(**claims: Any) -> Any:
         return asyncio.run(known.person(provider.token(**claims).encode()))
 
-    assert may(person(groups=["platform"], hd="acme.example"), "teams.change", "web")
-    assert not may(person(groups=["platform"]), "teams.change", "web"), "each claim must be there"
+    assert person(groups=["platform"], hd="acme.example").may("teams.change", "web")
+    assert not person(groups=["platform"]).may("teams.change", "web"), "each claim must be there"
     editor = person(realm_access={"roles": ["editor"]})
-    assert may(editor, "policies.change", "search") and not may(editor, "policies.change", "chat")
+    assert editor.may("policies.change", "search") and not editor.may("policies.change", "chat")
     mail = {"email": "kay@acme.example"}
-    assert may(person(**mail, email_verified=True), "keys.change", "web")
-    assert not may(person(**mail), "keys.change", "web"), "an address that nobody has verified is anybody's"
-    assert not may(person(**mail, email_verified="true"), "keys.change", "web")
+    assert person(**mail, email_verified=True).may("keys.change", "web")
+    assert not person(**mail).may("keys.change", "web"), "an address that nobody has verified is anybody's"
+    assert not person(**mail, email_verified="true").may("keys.change", "web")
     member = person(groups=["llm-web", "staff"])
-    assert may(member, "look") and may(member, "keys.create", "web") and member.name == "ada@acme.example"
-    assert not may(person(), "look")
+    assert member.may("look") and member.may("keys.create", "web") and member.name == "ada@acme.example"
+    assert not person().may("look")
 
 
 OVERAGE: list[dict[str, Any]] = [
@@ -177,7 +176,7 @@ def test_groups_that_were_too_many_for_the_token_are_said_to_be(
     with pytest.raises(Unauthorized, match="its claim groups was left out"):
         asyncio.run(without.person(provider.token(**overage).encode()))
     seeing = asyncio.run(without.person(provider.token(roles=["Tierline.See"], **overage).encode()))
-    assert may(seeing, "look") and not may(seeing, "teams.change", "web")
+    assert seeing.may("look") and not seeing.may("teams.change", "web")
     with pytest.raises(Unauthorized, match="its claim groups was left out"):
         asyncio.run(of_teams.person(provider.token(roles=["Tierline.See"], **overage).encode()))
 
@@ -195,7 +194,7 @@ def test_an_access_token_of_cognito_is_for_its_client(provider: IdentityProvider
     token = provider.token(**COGNITO, **{"cognito:groups": ["platform", "llm"]})
     found = record(known, token)
     assert (found.team, found.owner) == ("web", "ada")
-    assert may(asyncio.run(known.person(token.encode())), "teams.change", "web")
+    assert asyncio.run(known.person(token.encode())).may("teams.change", "web")
 
 
 @pytest.mark.parametrize(

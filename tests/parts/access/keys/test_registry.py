@@ -18,8 +18,8 @@ from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
 from gateway.parts.access.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
 from gateway.parts.access.quotas.terms import Terms
-from tests.cache.store.test_settled_change import old_redis
 from tests.parts.access.keys.conftest import WHY, minted
+from tests.parts.access.test_settled_change import old_redis
 from tests.support.store import UNHURRIED, local_store
 
 
