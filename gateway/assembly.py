@@ -46,18 +46,18 @@ from gateway.seams import (
     VerifierNeeds,
     WorkerTask,
     admission_parts,
-    build_authenticator,
-    build_call_memory,
-    build_conversation_advisor,
-    build_flights,
-    build_observers,
-    build_recorder,
-    build_successor,
-    build_tasks,
-    build_verifier,
     client_api_parts,
     hit_bound_part,
     limits_part,
+    new_authenticator,
+    new_call_memory,
+    new_conversation_advisor,
+    new_flights,
+    new_observers,
+    new_recorder,
+    new_successor,
+    new_tasks,
+    new_verifier,
     otlp_part,
     policies_part,
     read_other_languages,
@@ -114,7 +114,7 @@ def build(
     metrics = Metrics()
     store = store or _store(deployment)
     policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
-    calls = build_call_memory(store)
+    calls = new_call_memory(store)
     tiers = build_tiers(deployment, _refusals_told(metrics), calls)
     for name, endpoint in endpoints_of(tiers).items():
         if endpoint.config.retires is not None:
@@ -130,13 +130,13 @@ def build(
     telemetry = _telemetry(deployment, store, metrics, models, tiers, limits)
     hedge_budgets = HedgeBudgets(tiers)
     gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
-    conversations = build_conversation_advisor(tiers)
+    conversations = new_conversation_advisor(tiers)
     token_vectors = None if models.cross_encoder is None else models.cross_encoder.vectors
     question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind, token_vectors, conversations)
-    verifier = build_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
-    successor = build_successor(tiers)
+    verifier = new_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
+    successor = new_successor(tiers)
     router = Router(tiers, classifiers, conversations)
-    observers = build_observers(
+    observers = new_observers(
         ObserverNeeds(
             deployment,
             policies,
@@ -159,12 +159,12 @@ def build(
         started_at=int(time.time()),
         gate=gate,
         guard=LoopbackGuard(deployment),
-        authenticator=build_authenticator(deployment, store),
+        authenticator=new_authenticator(deployment, store),
         limits=limits,
         policies=policies,
         admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
         exact_cache=ExactLookup(cache, gate),
-        coalescer=Coalescer(cache, build_flights(store, cache.delayed)),
+        coalescer=Coalescer(cache, new_flights(store, cache.delayed)),
         embedder=question_embedder,
         semantic_cache=SemanticLookup(cache),
         router=router,
@@ -215,7 +215,7 @@ def _telemetry(
         exporter=None if otlp is None else otlp.spans(metrics.telemetry_dropped),
         meter=None if otlp is None else otlp.meter(metrics.telemetry_dropped),
         metrics=metrics,
-        decisions=build_recorder(artefacts),
+        decisions=new_recorder(artefacts),
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
@@ -330,7 +330,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     endpoints = list(endpoints_of(steps.tiers).values())
     tasks: dict[str, WorkerTask] = {
         "key files": _key_files(steps),
-        **dict(build_tasks(steps.store, endpoints)),
+        **dict(new_tasks(steps.store, endpoints)),
         "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),
     }
     for name, task in tasks.items():

@@ -293,7 +293,7 @@ def admin_port_part() -> AdminPortPart | None:
     return cast("AdminPortPart | None", provider("admin_port"))
 
 
-def build_authenticator(deployment: Deployment, store: Store) -> Authenticator:
+def new_authenticator(deployment: Deployment, store: Store) -> Authenticator:
     """Return what knows who sends a worker's requests: everybody is one caller where no part knows better."""
     from gateway.caller import Everybody  # most commands need no config
 
@@ -392,7 +392,7 @@ class ConversationPart(Protocol):
         """Return what remembers a worker's conversations."""
 
 
-def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationAdvisor | None:
+def new_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationAdvisor | None:
     """Return what remembers a worker's conversations; None where this installation has no such part."""
     part = cast("ConversationPart | None", provider("conversations"))
     return None if part is None else part.build_conversation_advisor(tiers)
@@ -405,19 +405,19 @@ class CallMemoryPart(Protocol):
         """Return what keeps the reasoning of a worker's tool calls."""
 
 
-def build_call_memory(store: Store) -> CallMemory | None:
+def new_call_memory(store: Store) -> CallMemory | None:
     """Return what keeps the reasoning of a worker's tool calls; None where this installation has no such part."""
     part = cast("CallMemoryPart | None", provider("call_memory"))
     return None if part is None else part.build_call_memory(store)
 
 
-def build_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:
+def new_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:
     """Return a worker's verifier of drafts; None where this installation has no such part."""
     part = cast("VerifierPart | None", provider("verifier"))
     return None if part is None else part.build_verifier(needs)
 
 
-def build_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
+def new_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
     """Return what continues a worker's broken streams; None where this installation has no such part."""
     part = cast("SuccessorPart | None", provider("successor"))
     return None if part is None else part.build_successor(tiers)
@@ -445,7 +445,7 @@ class RecorderPart(Protocol):
         """Return what encodes a worker's decisions, with the versions of the artefacts that decide, by their names."""
 
 
-def build_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
+def new_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
     """Return what encodes a worker's decisions; None where this installation has no such part."""
     part = cast("RecorderPart | None", provider("recorder"))
     return None if part is None else part.build_recorder(artefacts)
@@ -458,7 +458,7 @@ class FlightsPart(Protocol):
         """Return a worker's side of sharing flights. It releases leases after the writes in `delayed`."""
 
 
-def build_flights(store: Store, delayed: DelayedWrites) -> SharedFlights | None:
+def new_flights(store: Store, delayed: DelayedWrites) -> SharedFlights | None:
     """Return a worker's side of sharing flights; None where this installation has no such part."""
     part = cast("FlightsPart | None", provider("flights"))
     return None if part is None else part.build_flights(store, delayed)
@@ -481,7 +481,7 @@ class TasksPart(Protocol):
         """Return a worker's tasks by their names, in the order in which they start."""
 
 
-def build_tasks(store: Store, endpoints: Sequence[Endpoint]) -> Iterator[tuple[str, WorkerTask]]:
+def new_tasks(store: Store, endpoints: Sequence[Endpoint]) -> Iterator[tuple[str, WorkerTask]]:
     """Yield the tasks of all parts in a worker by their names."""
     for part in cast("Sequence[TasksPart]", providers("tasks")):
         yield from part.build_tasks(store, endpoints).items()
@@ -594,7 +594,7 @@ class ObserversPart(Protocol):
         """Return a worker's observers, which are not started."""
 
 
-def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
+def new_observers(needs: ObserverNeeds) -> Sequence[Observer]:
     """Return what looks at a worker's answers; nothing where this installation has no such part."""
     part = cast("ObserversPart | None", provider("observers"))
     return () if part is None else part.build_observers(needs)
@@ -607,7 +607,7 @@ class AdminRoutersPart(Protocol):
         """Return routes of the admin API; `app.state.steps` are the worker's."""
 
 
-def admin_routers() -> list[APIRouter]:
+def routers_for_admins() -> list[APIRouter]:
     """Return the routers of the admin API that parts have."""
     parts = cast("list[AdminRoutersPart]", providers("admin_routers"))
     return [router for part in parts for router in part.admin_routers()]

@@ -37,10 +37,10 @@ async def note_file(store: Store, file: Path) -> None:
     """Append the entry of a file as it is now, unless it was written anew since it was loaded and is not whole yet."""
     with contextlib.suppress(ConfigError):
         document = await asyncio.to_thread(read_yaml, file)
-        await note_config(store, str(file), document.value)
+        await note_content(store, str(file), document.value)
 
 
-async def note_config(store: Store, file: str, content: Mapping[str, Any]) -> None:
+async def note_content(store: Store, file: str, content: Mapping[str, Any]) -> None:
     """Append the entry if there is something to say, as soon as the store answers; without a store, do nothing."""
     while True:
         try:

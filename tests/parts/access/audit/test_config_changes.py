@@ -8,7 +8,7 @@ from typing import Any
 
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.parts.access.audit.config_changes import note_config
+from gateway.parts.access.audit.config_changes import note_content
 from gateway.parts.access.audit.entries import TrailEntry
 from gateway.parts.access.audit.trail import TrailFilter
 from tests.parts.access.audit.test_trail import listed
@@ -27,12 +27,12 @@ BEFORE: dict[str, Any] = {
 
 async def test_a_change_names_its_keys_and_no_value(store: RedisStore) -> None:
     """Keys in lists are named by the tier and the model; nothing in the store has what stands behind a key."""
-    await note_config(store, "/etc/tierline.yaml", BEFORE)
+    await note_content(store, "/etc/tierline.yaml", BEFORE)
     after = {**BEFORE, "port": 9000, "log": {"requests": True}}
     after["tiers"] = [{"name": "local", "backends": [{"model": "small", "key_env": "OTHER"}]}]
     after["store"] = {"url": "redis://:hunter3@10.0.0.5"}
-    await note_config(store, "/etc/tierline.yaml", after)
-    await note_config(store, "/etc/tierline.yaml", {"port": 9000})
+    await note_content(store, "/etc/tierline.yaml", after)
+    await note_content(store, "/etc/tierline.yaml", {"port": 9000})
     removed, changed, started = await listed(store)
     assert (started.kind, started.subject, started.action, started.after) == (
         "config",
@@ -52,12 +52,12 @@ async def test_a_change_names_its_keys_and_no_value(store: RedisStore) -> None:
 
 async def test_replicas_that_start_together_make_one_entry(store: RedisStore) -> None:
     """Also where each of them still saw the config before; a file at another path has entries of its own."""
-    await note_config(store, "a", BEFORE)
-    await asyncio.gather(*(note_config(store, "a", {**BEFORE, "port": 9000}) for _ in range(8)))
+    await note_content(store, "a", BEFORE)
+    await asyncio.gather(*(note_content(store, "a", {**BEFORE, "port": 9000}) for _ in range(8)))
     assert [one.action for one in await listed(store)] == ["change", "start"]
-    await note_config(store, "b", BEFORE)
+    await note_content(store, "b", BEFORE)
     assert [one.subject for one in await listed(store)] == ["b", "a", "a"]
-    await note_config(NoStore(), "a", {})
+    await note_content(NoStore(), "a", {})
 
 
 def test_a_gateway_that_starts_with_another_config_says_so(server: LocalStore, tmp_path: Path) -> None:
