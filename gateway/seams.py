@@ -59,6 +59,9 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 `tried` finds the policy that a request names itself (`x-tierline-try`). Not stable yet.
     observers   `ObserversPart`. Its `build_observers` makes what reads a worker's fresh answers once their requests are
                 over, at the operator's expense. Not stable yet.
+    public_routers
+                `PublicRoutersPart`, of any number of parts. Its `public_routers` are cold routes of the public port.
+                Not stable yet.
     admin_routers
                 `AdminRoutersPart`, of any number of parts. Its `admin_routers` are routes of the admin API. Not stable
                 yet.
@@ -598,6 +601,19 @@ def new_observers(needs: ObserverNeeds) -> Sequence[Observer]:
     """Return what looks at a worker's answers; nothing where this installation has no such part."""
     part = cast("ObserversPart | None", provider("observers"))
     return () if part is None else part.build_observers(needs)
+
+
+class PublicRoutersPart(Protocol):
+    """The functions of a module that provides `public_routers`."""
+
+    def public_routers(self) -> Sequence[APIRouter]:
+        """Return cold routes of the public port; `app.state.steps` are the worker's."""
+
+
+def public_routers() -> list[APIRouter]:
+    """Return the routers of the public port that parts have."""
+    parts = cast("list[PublicRoutersPart]", providers("public_routers"))
+    return [router for part in parts for router in part.public_routers()]
 
 
 class AdminRoutersPart(Protocol):

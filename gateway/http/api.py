@@ -23,10 +23,11 @@ from gateway.http.api_route import as_invalid_request
 from gateway.http.docs import HEADERS, STYLE, docs_page
 from gateway.http.error_replies import ErrorReplies
 from gateway.http.openapi import ERROR, document, documents, hot_routes, probes
-from gateway.http.routes import feedback, models
+from gateway.http.routes import models
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
+from gateway.seams import public_routers
 from gateway.steps import Steps
 
 _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
@@ -35,7 +36,7 @@ _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Excep
 def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its document has the hot ones, too."""
     of_apis = [api.routes() for api in steps.client_apis]
-    routers = [*(router for routers, _ in of_apis for router in routers), models.router, feedback.router]
+    routers = [*(router for routers, _ in of_apis for router in routers), models.router, *public_routers()]
     described = [*hot_routes(), *(route for _, routes in of_apis for route in routes), *probes()]
     keyed = not steps.deployment.keyless
     api = cold_api(
@@ -47,7 +48,6 @@ def public_api(steps: Steps) -> FastAPI:
         keyed=keyed,
     )
     api.state.typed, api.state.sheds = steps.guard.active, True
-    api.state.feedback_turns = feedback.Turns()
     return api
 
 

@@ -185,7 +185,7 @@ PARTS: Final = (
         provides=("policies", "observers", "admin_routers"),
         requires=("lint", "measures", "recorder", "access"),
     ),
-    StandardPart("measures", "figures of quality", ()),
+    StandardPart("measures", "figures of quality", (), provides=("public_routers",), paths=("feedback",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("lint", "mistakes in policies", ("policy lint", "policy schema"), provides=("lint",)),
 )

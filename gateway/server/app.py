@@ -28,7 +28,7 @@ from gateway.server.connection_limits import ConnectionLimits
 if TYPE_CHECKING:
     from gateway.steps import Steps
 
-_ROOTS: Final = frozenset({"chat", "feedback", "models"}.union(*(part.paths for part in PARTS)))
+_ROOTS: Final = frozenset({"chat", "models"}.union(*(part.paths for part in PARTS)))
 """First segments of the paths under `/v1`."""
 CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 

@@ -1,7 +1,7 @@
 """Take back a stored answer that was the wrong one for a recorded request: rate it, remove it, and learn from it.
 
 It needs the store alone, so it works beside the gateways, as in the console. A client's feedback does the same inside
-one (`gateway.http.routes.feedback`): the rating, the removal and the complaint are those of the same functions.
+one (the route of feedback): the rating, the removal and the complaint are those of the same functions.
 """
 
 from __future__ import annotations

@@ -101,7 +101,10 @@ class Turns:
 @router.post("/v1/feedback", response_model_exclude_none=True)
 async def feedback(request: Request, steps: Served, caller: CallerOf, body: FeedbackRequest) -> FeedbackStored:
     """Say whether an answer was right."""
-    turns: Turns = request.app.state.feedback_turns
+    state = request.app.state
+    if not hasattr(state, "feedback_turns"):
+        state.feedback_turns = Turns()
+    turns: Turns = state.feedback_turns
     async with turns:
         stored, removed = await _store(steps, caller, body)
     return FeedbackStored(request_id=stored.request_id, score=stored.score, cache_entry_removed=removed or None)
