@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gateway.parts.rollout.comparer import Comparer
     from gateway.parts.rollout.shadow import ShadowRunner
     from gateway.request.context import RequestContext
+    from policies.loader import PolicySet
 
 
 class AnswerDraws:
@@ -22,13 +23,21 @@ class AnswerDraws:
     def __init__(self, comparer: Comparer, shadows: ShadowRunner) -> None:
         self.comparer = comparer
         self._shadows = shadows
+        self._read: PolicySet | None = None
+        self._learning: frozenset[str] = frozenset()
+        """The surfaces of that set whose policies have `learn`: looked up once, and not with each request."""
 
     def wants(self, request: RequestContext) -> Sequence[Take]:
         """Return what chance draws this answer for."""
-        rolling, policy = self._shadows.policies.current.rolling, request.policy
-        learn = policy.learn if isinstance(policy, RolloutSections) else None
-        if (not rolling and learn is None) or request.ledger.arm == PLAYGROUND:
+        current = self._shadows.policies.current
+        if current is not self._read:
+            self._read, policies = current, current.by_surface
+            self._learning = frozenset(name for name in policies if policies[name].of(RolloutSections).learn)
+        if not current.rolling and request.policy.surface not in self._learning:
             return ()
+        if request.ledger.arm == PLAYGROUND:
+            return ()
+        learn = request.policy.of(RolloutSections).learn
         takes: list[Take] = []
         shadow = self._shadows.drawn(request)
         if learn is not None and self.comparer.draws(learn):
