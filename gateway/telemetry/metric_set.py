@@ -71,7 +71,8 @@ class MetricSet:
         self._define_caches()
         self._define_gateway()
 
-    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+    def counter(self, name: str, text: str, *labels: str) -> Counter:
+        """Define a counter."""
         self.defined.append(made := Counter(f"tierline_{name}", text, labels, registry=self._registry))
         return made
 
@@ -80,15 +81,15 @@ class MetricSet:
         self.defined.append(made)
         return made
 
-    def _gauge(self, name: str, text: str, joined: Joined, *labels: str) -> Gauge:
-        """`joined`: how the values of several workers become one."""
+    def gauge(self, name: str, text: str, joined: Joined, *labels: str) -> Gauge:
+        """Define a gauge. `joined`: how the values of several workers become one."""
         made = Gauge(f"tierline_{name}", text, labels, registry=self._registry, multiprocess_mode=joined)
         self.defined.append(made)
         return made
 
     def _define_requests(self) -> None:
         """Define what is counted and timed of each request."""
-        self.requests = self._counter("requests", "Requests answered.", "surface", "path", "tier", "status")
+        self.requests = self.counter("requests", "Requests answered.", "surface", "path", "tier", "status")
         self.duration = self._histogram(
             "request_duration", "Time from request to last byte.", DURATION_BUCKETS, *_REQUEST
         )
@@ -100,146 +101,146 @@ class MetricSet:
         self.overhead = self._histogram(
             "overhead", "The gateway's own time in a request.", OVERHEAD_BUCKETS, "surface", "path", "prompt"
         )
-        self.in_flight = self._gauge("in_flight", "Requests being answered now.", "livesum")
-        self.steered = self._counter(
+        self.in_flight = self.gauge("in_flight", "Requests being answered now.", "livesum")
+        self.steered = self.counter(
             "steered",
             "Requests that a nearly spent budget steered: capped, with eased thresholds alone, or held back.",
             "surface",
             "outcome",
         )
-        self.shed = self._counter("shed", "Requests rejected because of overload.", "surface", "reason")
+        self.shed = self.counter("shed", "Requests rejected because of overload.", "surface", "reason")
 
     def _define_objectives(self) -> None:
         """Define what is held against objectives. A whole and its part have equal labels."""
-        self.goodput_requests = self._counter("goodput_requests", "Requests checked for goodput.", *_REQUEST)
-        self.goodput_good = self._counter(
+        self.goodput_requests = self.counter("goodput_requests", "Requests checked for goodput.", *_REQUEST)
+        self.goodput_good = self.counter(
             "goodput_good", "Requests within all their limits, neither degraded nor structurally invalid.", *_REQUEST
         )
-        self.not_good = self._counter(
+        self.not_good = self.counter(
             "not_good",
             "Requests that were not good: failed, late or poor (degraded, invalid), and refused or left by the client.",
             "surface",
             "outcome",
         )
-        self.slo_requests = self._counter(
+        self.slo_requests = self.counter(
             "slo_requests", "Requests checked against an objective.", "surface", "objective"
         )
-        self.slo_misses = self._counter("slo_misses", "Requests that missed an objective.", "surface", "objective")
-        self.slo_limit = self._gauge("slo_limit_seconds", "Limit of an objective.", "livemax", "surface", "objective")
-        self.slo_target = self._gauge(
+        self.slo_misses = self.counter("slo_misses", "Requests that missed an objective.", "surface", "objective")
+        self.slo_limit = self.gauge("slo_limit_seconds", "Limit of an objective.", "livemax", "surface", "objective")
+        self.slo_target = self.gauge(
             "slo_target_ratio", "Share of requests that should meet an objective.", "livemax", "surface", "objective"
         )
 
     def _define_money(self) -> None:
         """Define tokens and dollars, and the sums from which a saving and its interval are computed."""
-        self.tokens = self._counter(
+        self.tokens = self.counter(
             "tokens", "Tokens of the calls of each backend, by direction.", "surface", *_BACKEND, "direction"
         )
-        self.wasted_tokens = self._counter(
+        self.wasted_tokens = self.counter(
             "wasted_tokens", "Tokens of calls whose text was not served.", "surface", "tier"
         )
-        self.cost = self._counter(
+        self.cost = self.counter(
             "cost_usd", "Cost of each backend's calls in US dollars, wasted or not.", "surface", *_BACKEND
         )
-        self.wasted = self._counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
-        self.counterfactual = self._counter(
+        self.wasted = self.counter("wasted_usd", "Cost in US dollars of calls whose text was not served.", "surface")
+        self.counterfactual = self.counter(
             "counterfactual_usd", "Cost in US dollars of the same answers from the strongest tier.", "surface"
         )
-        self.prompt_caches = self._counter(
+        self.prompt_caches = self.counter(
             "prompt_cache_usd",
             "US dollars by which calls cost less (saved) or more (lost) than without providers' prompt caches.",
             "surface",
             "outcome",
         )
-        self.unpriced = self._counter(
+        self.unpriced = self.counter(
             "unpriced_calls", "Calls of backends whose price nobody states.", "tier", "backend"
         )
         self.saving = (
-            self._counter(
+            self.counter(
                 "saving_requests", "Requests whose cost can be compared with the strongest tier's.", *_COMPARED
             ),
-            self._counter("saving_cost_usd", "Their cost in US dollars.", *_COMPARED),
-            self._counter("saving_counterfactual_usd", "Cost of their answers from the strongest tier.", *_COMPARED),
-            self._counter("saving_cost_usd_squared", "Sum of the squares of their costs.", *_COMPARED),
-            self._counter("saving_counterfactual_usd_squared", "Sum of the squares of the others.", *_COMPARED),
-            self._counter("saving_product_usd_squared", "Sum of the products of both costs.", *_COMPARED),
+            self.counter("saving_cost_usd", "Their cost in US dollars.", *_COMPARED),
+            self.counter("saving_counterfactual_usd", "Cost of their answers from the strongest tier.", *_COMPARED),
+            self.counter("saving_cost_usd_squared", "Sum of the squares of their costs.", *_COMPARED),
+            self.counter("saving_counterfactual_usd_squared", "Sum of the squares of the others.", *_COMPARED),
+            self.counter("saving_product_usd_squared", "Sum of the products of both costs.", *_COMPARED),
         )
 
     def _define_backends(self) -> None:
         """Define calls, judgements, hedges, queues and the state of backends."""
-        self.attempts = self._counter("attempts", "Backend calls.", "surface", "tier", "backend", "outcome")
-        self.rejected = self._counter(
+        self.attempts = self.counter("attempts", "Backend calls.", "surface", "tier", "backend", "outcome")
+        self.rejected = self.counter(
             "rejected_answers", "Answers that the judge rejected.", "surface", "tier", "reason"
         )
-        self.hedges = self._counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
+        self.hedges = self.counter("hedges", "Hedges: second attempts beside a slow first one.", "surface", "outcome")
         self.queue = self._histogram("queue", "Wait in a backend's queue.", _QUEUE, "surface", *_BACKEND)
-        self.warmings = self._counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
-        self.retirement = self._gauge(
+        self.warmings = self.counter("warmings", "Requests that keep a backend warm.", "backend", "outcome")
+        self.retirement = self.gauge(
             "backend_retires_timestamp_seconds",
             "When the provider switches the model off, in Unix seconds, where that is announced.",
             "livemax",
             "backend",
         )
-        self.refusing = self._gauge(
+        self.refusing = self.gauge(
             "backend_refuses",
             "1 while a backend refuses our key or account, or has not its model.",
             "livemax",
             "backend",
         )
-        self.headroom = self._gauge(
+        self.headroom = self.gauge(
             "backend_headroom_ratio",
             "Part of a rate limit that a backend's replies leave, 0 to 1; no series where it says nothing.",
             "livemin",
             *_BACKEND,
             "unit",
         )
-        self.rate_limited = self._counter(
+        self.rate_limited = self.counter(
             "rate_limited", "Calls refused for a rate limit, and tiers skipped for one.", "surface", "tier", "outcome"
         )
-        self.rate_limited_time = self._counter(
+        self.rate_limited_time = self.counter(
             "rate_limited_seconds", "Time that calls took which were refused for a rate limit.", "surface", "tier"
         )
-        self.open = self._gauge(
+        self.open = self.gauge(
             "backend_open", "1 while a backend is not called: its breaker is open.", "livemax", *_BACKEND
         )
-        self.calls_in_flight = self._gauge("backend_in_flight", "Calls of a backend under way.", "livesum", *_BACKEND)
-        self.queued = self._gauge("backend_queued", "Requests in a backend's queue.", "livesum", *_BACKEND)
-        self.capacity = self._gauge("backend_capacity", "Calls that may be under way at once.", "livesum", *_BACKEND)
+        self.calls_in_flight = self.gauge("backend_in_flight", "Calls of a backend under way.", "livesum", *_BACKEND)
+        self.queued = self.gauge("backend_queued", "Requests in a backend's queue.", "livesum", *_BACKEND)
+        self.capacity = self.gauge("backend_capacity", "Calls that may be under way at once.", "livesum", *_BACKEND)
 
     def _define_caches(self) -> None:
         """Define lookups, writes, and what decided on neighbours."""
-        self.lookups = self._counter("cache_lookups", "Cache lookups.", "surface", "hop", "outcome", "reason")
-        self.coalesced = self._counter(
+        self.lookups = self.counter("cache_lookups", "Cache lookups.", "surface", "hop", "outcome", "reason")
+        self.coalesced = self.counter(
             "coalesced", "Requests that shared the answer of an equal one.", "surface", "outcome"
         )
-        self.stages = self._counter(
+        self.stages = self.counter(
             "cache_decisions", "What decided on the best neighbour.", "surface", "stage", "outcome"
         )
         self.checks = self._histogram("cache_check", "Wait for the cross-encoder's scores.", _CHECK)
-        self.writes = self._counter("cache_writes", "Cache writes.", "surface", "outcome", "reason")
-        self.spent = self._counter(
+        self.writes = self.counter("cache_writes", "Cache writes.", "surface", "outcome", "reason")
+        self.spent = self.counter(
             "learn_usd", "Cost in US dollars of comparisons and summaries; in no client's ledger.", "surface", "part"
         )
 
     def _define_gateway(self) -> None:
         """Define the state of the workers themselves, their policies and their telemetry."""
-        self.reloads = self._counter("policy_reloads", "Changes of policies, applied or refused.", "outcome")
-        self.refused = self._gauge(
+        self.reloads = self.counter("policy_reloads", "Changes of policies, applied or refused.", "outcome")
+        self.refused = self.gauge(
             "policy_refused", "1 while something newer than the policies in force is refused.", "livemax"
         )
-        self.drift = self._gauge("policy_drift", "Policy files that differ from what is in force.", "livemax")
-        self.fingerprint_lowest = self._gauge(
+        self.drift = self.gauge("policy_drift", "Policy files that differ from what is in force.", "livemax")
+        self.fingerprint_lowest = self.gauge(
             "policy_fingerprint_lowest",
             "Number made of the policy in force; the workers' lowest.",
             "livemin",
             "surface",
         )
-        self.fingerprint_highest = self._gauge(
+        self.fingerprint_highest = self.gauge(
             "policy_fingerprint_highest", "The workers' highest.", "livemax", "surface"
         )
-        self.drops = self._counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
-        self.log_drops = self._counter("log_dropped", "Log lines that could not be written.")
-        self.lag = self._gauge(
+        self.drops = self.counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
+        self.log_drops = self.counter("log_dropped", "Log lines that could not be written.")
+        self.lag = self.gauge(
             "loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax"
         )
         self.first_byte = self._histogram(
@@ -248,13 +249,13 @@ class MetricSet:
             FIRST_BYTE_BUCKETS,
             "connection",
         )
-        self.accept_queue = self._gauge(
+        self.accept_queue = self.gauge(
             "accept_queue", "Connections that wait to be accepted, at the last measurement.", "livemax"
         )
-        self.memory = self._gauge("memory_ratio", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
-        self.store = self._gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
-        self.evicted = self._gauge("store_evicted_keys", "Keys that the store has evicted since it started.", "livemax")
-        self.workers = self._gauge("workers", "Worker processes that serve.", "livesum")
-        self.workers_configured = self._gauge("workers_configured", CONFIGURED, "livemax")
-        self.workers_lost = self._counter("workers_lost", LOST)
-        self.build = self._gauge("build_info", "1, with the version as a label.", "livemax", "version")
+        self.memory = self.gauge("memory_ratio", "Share of the process's permitted memory in use, 0 to 1.", "livemax")
+        self.store = self.gauge("store_state", "1 for the state that the store is in.", "livemax", "state")
+        self.evicted = self.gauge("store_evicted_keys", "Keys that the store has evicted since it started.", "livemax")
+        self.workers = self.gauge("workers", "Worker processes that serve.", "livesum")
+        self.workers_configured = self.gauge("workers_configured", CONFIGURED, "livemax")
+        self.workers_lost = self.counter("workers_lost", LOST)
+        self.build = self.gauge("build_info", "1, with the version as a label.", "livemax", "version")

@@ -215,7 +215,7 @@ class Metrics(MetricSet):
 
     def counting(self, name: str, text: str, *labels: str) -> Callable[..., None]:
         """Define a counter of a part, and return what adds to it: `add(*values of the labels, amount=1)`."""
-        counter = self._counter(name, text, *labels)
+        counter = self.counter(name, text, *labels)
 
         def add(*values: str | None, amount: float = 1) -> None:
             self._child(counter, values).inc(amount)
@@ -227,7 +227,7 @@ class Metrics(MetricSet):
 
         `joined`: how the values of several workers become one.
         """
-        gauge = self._gauge(name, text, joined, *labels)
+        gauge = self.gauge(name, text, joined, *labels)
 
         def put(value: float, *values: str | None) -> None:
             self._child(gauge, values).set(value)

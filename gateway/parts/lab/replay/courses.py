@@ -32,7 +32,7 @@ _A_SECOND: Final = Forecast(ttft_s=1.0, ttft_p95_s=1.0, whole_s=1.0, queue_s=0.0
 """The forecast of every tier: whether it is in time is said by what is left, `_ENOUGH` or `_TOO_LITTLE`."""
 
 
-class _Course(NamedTuple):
+class _ReplayedCourse(NamedTuple):
     """A decision, and how the attempts ended so far: each with whether there was time for what follows."""
 
     number: int
@@ -49,8 +49,8 @@ class Courses:
         self._verdicts = verdicts
         self._place: Mapping[str, int] = {name: row for row, name in enumerate(tiers)}
         self._health = {name: TierHealth(name, frozenset(), 1, forecast=_A_SECOND) for name in tiers}
-        self._courses: list[_Course] = []
-        self._numbers: dict[_Course, int] = {}
+        self._courses: list[_ReplayedCourse] = []
+        self._numbers: dict[_ReplayedCourse, int] = {}
         self._next: Ints = np.zeros((0, _ENDS), np.int64)
         self.tier: Ints = np.zeros(0, np.int64)
         """Row of the tier that is called; -1 at the end."""
@@ -63,7 +63,7 @@ class Courses:
         """At the end, the place of its path in PATHS."""
         for number in range(len(verdicts)):  # so that a course that has no end yet is its verdict's number, twice
             for stream in (False, True):
-                self._number(_Course(number, stream))
+                self._number(_ReplayedCourse(number, stream))
 
     def begin(self, numbers: Ints, stream: Bools) -> Ints:
         """Return the courses of requests that nothing has been called for, by the numbers of their verdicts."""
@@ -83,7 +83,7 @@ class Courses:
             self._next[course, way] = number
         return np.asarray(self._next[courses, ways])
 
-    def _number(self, course: _Course) -> int:
+    def _number(self, course: _ReplayedCourse) -> int:
         """Return the number of a course, a new one if it has none."""
         if course not in self._numbers:
             self._numbers[course] = len(self._courses)
@@ -98,7 +98,7 @@ class Courses:
             self._next = np.append(self._next, np.full((1, _ENDS), -1), axis=0)
         return self._numbers[course]
 
-    def _ask(self, course: _Course) -> tuple[int, bool, int, int]:
+    def _ask(self, course: _ReplayedCourse) -> tuple[int, bool, int, int]:
         """Return what the machine does then: the tier and whether it is judged, or the tier served and the path."""
         verdict = self._verdicts[course.number]
         if not verdict.tiers:
@@ -120,7 +120,7 @@ class Courses:
             return -1, False, self._place[attempts[step.number - 1].tier], PATHS.index(machine.path)
         return -1, False, -1, NONE
 
-    def _outcome(self, machine: Cascade, end: int, left: Left, course: _Course) -> AttemptOutcome:
+    def _outcome(self, machine: Cascade, end: int, left: Left, course: _ReplayedCourse) -> AttemptOutcome:
         if end == POOR:  # of a stream only where somebody takes over: else it has been sent
             return AttemptOutcome("low_confidence", kept=not course.stream or not machine.takes_over(left))
         return AttemptOutcome("accepted" if end == GOOD else "retryable")
