@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
-from gateway.telemetry.goodput import is_beside, no_answer
-from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger
+from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger, is_beside, no_answer
 from policies.quantities import NANO, OF_STAGES
 from routing.load.limits import SpendBudget
 

@@ -28,6 +28,7 @@ from gateway.http.messages import (
     with_null_usage,
 )
 from gateway.parts.standard import missing_for
+from gateway.request.body import ChatBodies
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options, user_of
 from gateway.request.reply import QUIET_S, is_sign_of_life
@@ -367,3 +368,15 @@ class Exchange(BaseExchange):
         self._started = True
         headers = [*self.explained(), *error.headers]
         await send_json(self.send, error.status, headers, self.error_body(error), before_end)
+
+
+class ChatCompletions:
+    """Answer chat completions with one worker's steps, as a raw ASGI endpoint: a route of Starlette costs more."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._bodies = ChatBodies(steps.deployment.limits)
+
+    def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
+        """Return the coroutine that answers one request; an `async def` here would cost a call for each chunk sent."""
+        return Exchange(self._steps, self._bodies, scope, receive, send).run()

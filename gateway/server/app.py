@@ -15,10 +15,10 @@ from starlette.middleware.cors import CORSMiddleware
 from gateway.assembly import running
 from gateway.errors import ApiError
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
+from gateway.http.exchange import ChatCompletions
 from gateway.http.lazy_app import LazyApp
 from gateway.http.messages import RequestIdMiddleware, send_json
 from gateway.http.routes import health
-from gateway.http.routes.chat import ChatCompletions
 from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS

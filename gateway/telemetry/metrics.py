@@ -44,8 +44,7 @@ from prometheus_client.values import MultiProcessValue
 
 from gateway.telemetry import names
 from gateway.telemetry.exposition import Metric, OwnText, SharedText
-from gateway.telemetry.goodput import HELD, answered, is_beside, no_answer
-from gateway.telemetry.ledger import PLAYGROUND
+from gateway.telemetry.ledger import HELD, PLAYGROUND, answered, is_beside, no_answer
 from gateway.telemetry.metric_set import (
     CONFIGURED,
     LENGTH_NAMES,

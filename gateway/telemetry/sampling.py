@@ -12,8 +12,7 @@ import contextlib
 import os
 from typing import TYPE_CHECKING, Final
 
-from gateway.telemetry.goodput import CLIENT_LEFT
-from gateway.telemetry.ledger import UNCOUNTED
+from gateway.telemetry.ledger import CLIENT_LEFT, UNCOUNTED
 
 if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger

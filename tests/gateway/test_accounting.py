@@ -12,8 +12,7 @@ from gateway.chat.usage import Usage
 from gateway.config.policy_reload import PolicyReloader
 from gateway.config.prices import Price
 from gateway.telemetry import names
-from gateway.telemetry.goodput import answered
-from gateway.telemetry.ledger import SHADOW, Ledger
+from gateway.telemetry.ledger import SHADOW, Ledger, answered
 from gateway.telemetry.trace import Hop, Trace
 from gateway.tiers import Tier
 from policies.model import Policy

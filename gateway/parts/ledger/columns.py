@@ -20,8 +20,7 @@ import orjson
 from gateway.parts.measures import label
 from gateway.parts.recorder.decision_record import named
 from gateway.telemetry import feedback
-from gateway.telemetry.goodput import HELD, ending_of
-from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.ledger import HELD, TRACES, ending_of
 from gateway.telemetry.record import is_record, without_hops
 from routing.features import FURTHER
 
@@ -41,7 +40,7 @@ _ENTRY: Final = _columns("entry")
 LEDGER: Final[Mapping[str, str]] = _columns("ledger")
 """The DuckDB type of each field of a `Ledger`."""
 JUDGED: Final[Mapping[str, str]] = _columns("judged")
-"""How a request ended, whether it was good (`gateway.telemetry.goodput`; NULL where it is in no goodput), and whether
+"""How a request ended, whether it was good (`gateway.telemetry.ledger`; NULL where it is in no goodput), and whether
 it missed any objective; NULL without any."""
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from gateway.parts.ledger.saving import estimated_cost, is_compared, net_saving, sums_of
 from gateway.parts.measures.label import of_served
 from gateway.parts.measures.quality import Opinions, Quality, estimate, in_one_word, quality_sum, tier_qualities
-from gateway.telemetry.goodput import HELD, Ending, ending_of
+from gateway.telemetry.ledger import HELD, Ending, ending_of
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""
@@ -124,7 +124,7 @@ def _quantiles(values: Iterable[float | None]) -> Figures:
 
 
 def _slo(rows: Sequence[Ledger]) -> Figures:
-    """Return how requests ended (`gateway.telemetry.goodput`), their goodput, and how many met each objective."""
+    """Return how requests ended (`gateway.telemetry.ledger`), their goodput, and how many met each objective."""
     ended = Counter(map(ending_of, rows))
     objectives: dict[str, list[bool]] = {}
     for row in rows:

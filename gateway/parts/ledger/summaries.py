@@ -62,7 +62,7 @@ ENDED: Final = (
     "coalesce(ended, CASE WHEN status >= 500 THEN 'failed' WHEN status = 499 THEN 'left' WHEN status >= 400 "
     "THEN 'refused' WHEN good THEN 'good' WHEN NOT good THEN 'late' END)"
 )
-"""SQL of how a request ended (`gateway.telemetry.goodput`); older records say it less exactly."""
+"""SQL of how a request ended (`gateway.telemetry.ledger`); older records say it less exactly."""
 HELD_ENDS: Final = "('good', 'late', 'poor', 'failed')"
 """SQL list of the endings that goodput is a share of."""
 

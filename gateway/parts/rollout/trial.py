@@ -4,7 +4,7 @@ A `Trial` is told every finished request of the surface, and every rating, since
 as often as one likes. It knows no store and no clock. Each guard compares candidate minus control over the requests of
 the same time:
 
-    goodput    good requests (`gateway.telemetry.goodput`: within every limit, neither degraded nor with a fault in
+    goodput    good requests (`gateway.telemetry.ledger`: within every limit, neither degraded nor with a fault in
                their structure); not those that the client broke off, that were wrong themselves or over a limit of
                their owners
     quality    people's ratings and a judge's labels of the answers, 0 to 1, as `arm_opinions` has it
@@ -39,7 +39,7 @@ from gateway.parts.rollout.sequential import (
     Sums,
     split_capital,
 )
-from gateway.telemetry.goodput import was_good
+from gateway.telemetry.ledger import was_good
 from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import pytest
 from gateway.parts.lab.replay.figures import Results, good
 from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
-from gateway.telemetry.goodput import answered, ending_of, no_answer, was_good
-from gateway.telemetry.ledger import PLAYGROUND
+from gateway.telemetry.ledger import PLAYGROUND, answered, ending_of, no_answer, was_good
 from policies.model import Slo
 
 WORDS = ("direct", "degraded")

@@ -156,7 +156,7 @@ def is_hit(path: str) -> bool:
 def good(results: Results, words: Sequence[str], slo: Slo) -> tuple[Bools, Bools]:
     """Return which requests count for goodput, and which met every objective of one request and were not degraded.
 
-    What was refused and clients that left do not count; see `gateway.telemetry.goodput`. What an answer's structure
+    What was refused and clients that left do not count; see `gateway.telemetry.ledger`. What an answer's structure
     would have been is not known of a call that was never made, so faults in it are left out, before as after.
     """
     counted = (results.status == _OK) | (results.status == _TOO_MANY) | (results.status >= _SERVER_ERROR)
