@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
@@ -22,7 +22,6 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import TIER_WORTH
 
 if TYPE_CHECKING:
-    from gateway.parts.access.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.tiers import Tier
     from policies.model import Policy
@@ -34,7 +33,15 @@ _LOOK_S: Final = 0.25
 _log = logging.getLogger("tierline")
 
 
-async def turn(request: RequestContext, hold: Holding, waiting: dict[str, int]) -> None:
+class BudgetsHeld(Protocol):
+    """What a request holds of budgets that is looked at while it waits."""
+
+    async def look(self, *, anew: bool = False) -> None: ...
+
+    def is_tight(self, policy: Policy) -> bool: ...
+
+
+async def turn(request: RequestContext, hold: BudgetsHeld, waiting: dict[str, int]) -> None:
     """Wait until it is known how much of the request's budgets is spent, and while its policy holds it back.
 
     `waiting` counts the requests that this worker holds back, by surface: beyond the policy's `load.max_waiting` none

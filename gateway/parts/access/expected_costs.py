@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway.backends.prompt_cache import FIVE_MINUTES, lifetime_asked
 from gateway.parts.access.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
@@ -20,7 +20,6 @@ from policies.quantities import NANO
 from routing.features import PROVIDERS_TOOLS
 
 if TYPE_CHECKING:
-    from gateway.parts.access.admission import Holding
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Tier
@@ -47,6 +46,16 @@ class Cost(NamedTuple):
     """At least `reserved`."""
 
 
+class ReservedCost(Protocol):
+    """What a request reserves, as far as its estimate says what prices nobody states, and learns from its end."""
+
+    learn: Callable[[Ledger], None] | None
+
+    def unknown(self, what: str) -> int: ...
+
+    def with_tool(self, what: str) -> int: ...
+
+
 class ExpectedCosts:
     """What requests of one worker are expected to cost."""
 
@@ -69,7 +78,7 @@ class ExpectedCosts:
         exempt, of = self._exempt.get((request.tenant, policy.surface), (0.0, 1.0))
         return round(prompt * (1 - exempt / of)) + out * _choices(body)
 
-    def of(self, request: RequestContext, hold: Holding, tiers: Sequence[str]) -> Cost:
+    def of(self, request: RequestContext, hold: ReservedCost, tiers: Sequence[str]) -> Cost:
         """Return the cost of a request whose decision has these tiers. Raises ApiError for a price nobody states."""
         policy, body, choices = request.policy, request.body, _choices(request.body)
         service_tier = body.get("service_tier")

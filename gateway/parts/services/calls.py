@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from gateway.errors import UpstreamFailed
@@ -10,7 +11,6 @@ from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from gateway.parts.apis.service import ServiceClient
-    from gateway.parts.services.services import Services
     from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop, Trace
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
-def client_of(steps: Steps, services: Services, service: str) -> ServiceClient:
+def client_of(steps: Steps, clients: Mapping[str, ServiceClient], service: str) -> ServiceClient:
     """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
-    client = services.clients.get(service)
+    client = clients.get(service)
     if client is None:
         reason = services_in(steps.deployment)[service].unconfigured_reason
         raise UpstreamFailed(

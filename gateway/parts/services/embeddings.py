@@ -41,7 +41,8 @@ from policies.value_type import value_type
 from routing.features import estimated_tokens
 
 if TYPE_CHECKING:
-    from gateway.parts.services.services import Services
+    from gateway.parts.apis.service import ServiceClient
+    from gateway.parts.services.text_encoder import TextEncoder
     from gateway.steps import Steps
     from policies.model import Policy
     from routing.embedding.embedder import PublicEncoder
@@ -83,9 +84,10 @@ class EmbeddingsRequest:
 class Embeddings:
     """Answer requests for embeddings with one worker's steps."""
 
-    def __init__(self, steps: Steps, services: Services) -> None:
+    def __init__(self, steps: Steps, clients: Mapping[str, ServiceClient], encoder: TextEncoder) -> None:
         self._steps = steps
-        self.services = services
+        self.clients = clients
+        self.encoder = encoder
         self.bodies = ChatBodies(steps.deployment.limits)
         self.vectors = VectorCache(steps.store, steps.cache.scopes, steps.cache.secret, steps.room.quotas["cache"])
         self._writes: set[asyncio.Task[None]] = set()
@@ -110,7 +112,7 @@ class _Embedding(SideExchange):
     def __init__(self, route: Embeddings, steps: Steps, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, ENDPOINT, scope, receive, send)
         self._route = route
-        self._encoder = route.services.encoder.encoder
+        self._encoder = route.encoder.encoder
 
     async def answer(self) -> None:
         await self.accept()
@@ -214,7 +216,7 @@ class _Embedding(SideExchange):
 
     async def _encoded(self, texts: list[str], places: Sequence[int], policy: Policy) -> list[StoredVector]:
         """Return the vectors of the gateway's own encoder. `places` are the texts' in the request."""
-        encoder = self._route.services.encoder
+        encoder = self._route.encoder
         is_model = self.steps.deployment.embedding.kind != "static"
         hop = self.trace.begin(names.EMBED, names.of_embedder(encoder.encoder.name, is_model=is_model))
         try:
@@ -276,7 +278,7 @@ class _Embedding(SideExchange):
 
         It is asked once more without `user` if it refuses that: no vector depends on it.
         """
-        refused, also = client_of(self.steps, self._route.services, service).refused, list[RefusedField]()
+        refused, also = client_of(self.steps, self._route.clients, service).refused, list[RefusedField]()
         while True:
             fitted, omitted = refused.left_out(body, also)
             self.ledger.dropped = tuple(omitted)
@@ -297,7 +299,7 @@ class _Embedding(SideExchange):
         self, service: str, model: str, inputs: list[Any], sent: bytes, policy: Policy, *, large: bool
     ) -> list[StoredVector]:
         """Return the vectors of one service, by one call. Raises BackendError."""
-        client = client_of(self.steps, self._route.services, service)
+        client = client_of(self.steps, self._route.clients, service)
         price = services_in(self.steps.deployment)[service].prices.get(model)
         if self.hold is not None:
             tokens_in = sum(_shares(inputs, None))

@@ -34,9 +34,8 @@ from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from gateway.parts.apis.service import ServiceReply
+    from gateway.parts.apis.service import ServiceClient, ServiceReply
     from gateway.parts.services.config import ServiceConfig
-    from gateway.parts.services.services import Services
     from gateway.request.reply import Header
     from gateway.steps import Steps
     from gateway.telemetry.trace import Hop
@@ -95,16 +94,16 @@ def endpoint_of(path: str) -> str | None:
 class PassedOn:
     """Pass on the requests of one worker."""
 
-    def __init__(self, steps: Steps, services: Services) -> None:
+    def __init__(self, steps: Steps, clients: Mapping[str, ServiceClient]) -> None:
         self._steps = steps
-        self._services = services
+        self._clients = clients
         self._bodies = ChatBodies(steps.deployment.limits)
 
     def __call__(
         self, endpoint: str, scope: Any, receive: Any, send: Any, model: str | None = None
     ) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one request. `model` is its body's, where that may name the surface."""
-        return _PassedRequest(self._bodies, self._steps, self._services, endpoint, scope, receive, send, model).run()
+        return _PassedRequest(self._bodies, self._steps, self._clients, endpoint, scope, receive, send, model).run()
 
 
 class _PassedRequest(SideExchange):
@@ -112,7 +111,7 @@ class _PassedRequest(SideExchange):
         self,
         bodies: ChatBodies,
         steps: Steps,
-        services: Services,
+        clients: Mapping[str, ServiceClient],
         endpoint: str,
         scope: Any,
         receive: Any,
@@ -121,7 +120,7 @@ class _PassedRequest(SideExchange):
     ) -> None:
         super().__init__(steps, endpoint, scope, receive, send)
         self._bodies = bodies
-        self._services = services
+        self._clients = clients
         self._model = model
         self._sent = False
 
@@ -142,7 +141,7 @@ class _PassedRequest(SideExchange):
         service = self._service(policy) if self.endpoint != OTHER else self._other_service(policy, path)
         self.check_service(service)
         config = services_in(self.steps.deployment)[service]
-        client = client_of(self.steps, self._services, service)
+        client = client_of(self.steps, self._clients, service)
         self.ledger.tier = self.ledger.backend = service
         headers = self._headers(config)
         body = await self._body(config, headers, policy)

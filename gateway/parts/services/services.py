@@ -44,10 +44,10 @@ class Services:
 
     def serve(self, steps: Steps) -> ServedPaths:
         """Return what answers embeddings, text completions that a service continues, and what is passed on."""
-        passed_on = PassedOn(steps, self)
+        passed_on = PassedOn(steps, self.clients)
         posts: dict[str, AsgiApp] = {
             "/v1/completions": _Completions(steps, passed_on),
-            "/v1/embeddings": Embeddings(steps, self),
+            "/v1/embeddings": Embeddings(steps, self.clients, self.encoder),
         }
 
         def find(path: str) -> AsgiApp | None:
