@@ -297,7 +297,7 @@ def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], toke
     attributes[names.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
     if len(tokens) == len(logprobs):
         attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
-        attributes[names.LOWEST_TOKENS] = [tokens[place] for place in lowest]
+        attributes[names.LOWEST_TOKENS] = list(map(tokens.__getitem__, lowest))
 
 
 def _describe_calls(attributes: dict[str, Any], evidence: Evidence, *, captures: bool) -> None:

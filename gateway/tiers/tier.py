@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from gateway.backends.base import Saturated
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 _FRESH_S = 0.25
 _LOOKS = 20
 _UNTRIED_S = 5.0
+_IS_UNHINDERED: Callable[[Endpoint], bool] = attrgetter("unhindered")
 
 Clock = Callable[[], float]
 
@@ -191,11 +193,11 @@ class Tier:
 
     def _open(self, among: Sequence[Endpoint], now: float) -> Sequence[Endpoint]:
         """Return the endpoints that a call can go to at once, after those who wait at others have had their turn."""
-        open_ = [endpoint for endpoint in among if endpoint.unhindered]
+        open_ = list(filter(_IS_UNHINDERED, among))
         if open_ and len(open_) < len(self._configured) and open_[0].queue.any_waits:
             for endpoint in open_:
                 endpoint.admit(now)
-            open_ = [endpoint for endpoint in open_ if endpoint.unhindered]
+            open_ = list(filter(_IS_UNHINDERED, open_))
         return open_
 
     def _choose(self, among: Sequence[Endpoint], ask: SlotRequest, now: float) -> Endpoint:

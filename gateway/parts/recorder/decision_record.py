@@ -102,7 +102,7 @@ def record_of(given: DecisionInput) -> Record:
         int(given.holdout),
         [clamp.min_tier, clamp.max_tier] if clamp is not None else 0,
         _of_difficulty(given.difficulty),
-        [_of_health(tier) for tier in given.health.values()],
+        list(map(_of_health, given.health.values())),
     ]
     if features.before is not None or features.last_tier or given.costs:
         costs = [list(cost) if (cost := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
