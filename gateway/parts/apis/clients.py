@@ -1,4 +1,4 @@
-"""Hold what answers clients of other APIs in one worker: what is kept for them, and the endpoints."""
+"""Hold what one worker keeps for clients of other APIs, and what it counts tokens by."""
 
 from __future__ import annotations
 
@@ -7,32 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.config.key_files import KeyFiles, only_key
 from gateway.parts.apis.config import ApiSections
-from gateway.parts.apis.routes.completions import TextCompletions
-from gateway.parts.apis.routes.messages import Messages
-from gateway.parts.apis.routes.response_socket import ResponseSockets
-from gateway.parts.apis.routes.responses import PATHS, ResponsesEndpoint
 from gateway.parts.apis.service import ServiceClient
 from gateway.parts.apis.stores.background import BackgroundRuns
 from gateway.parts.apis.stores.conversations import Conversations
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from gateway.parts.apis.token_counter import TokenCounter
-from gateway.seams import ClientApiNeeds, ServedPaths
+from gateway.seams import ClientApiNeeds
 
 if TYPE_CHECKING:
-    import asyncio
-
-    from fastapi import APIRouter
-    from fastapi.routing import APIRoute
-
     from gateway.config.backends import BackendConfig
     from gateway.config.schema import Deployment
-    from gateway.seams import AsgiApp
-    from gateway.steps import Steps
     from policies.loader import PolicySet
 
 
 class Clients:
-    """What one worker has for clients of these APIs. It implements `gateway.seams.ClientApi`."""
+    """What one worker has for clients of these APIs: as `gateway.seams.ClientApi`, but for the endpoints."""
 
     name = "other APIs"
 
@@ -46,26 +35,6 @@ class Clients:
         )
         self.counters = _counters(deployment)
         """What counts tokens exactly, by the tiers whose first backend speaks Anthropic's API."""
-
-    def serve(self, steps: Steps) -> ServedPaths:
-        """Return what answers the paths of these APIs with a worker's steps."""
-        to_responses = ResponsesEndpoint(steps, self)
-        posts: dict[str, AsgiApp] = {
-            "/v1/completions": TextCompletions(steps),
-            **dict.fromkeys(PATHS, to_responses),
-            "/v1/responses/compact": ResponsesEndpoint(steps, self, compacts=True),
-            "/v1/messages": Messages(steps),
-        }
-        sockets = dict.fromkeys(PATHS, ResponseSockets(steps, to_responses))
-        return ServedPaths(posts, None, sockets, _web_socket)
-
-    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
-        """Return the cold routes, and those that describe the others. Imports FastAPI."""
-        from gateway.parts.apis.openapi import described_routes
-        from gateway.parts.apis.routes import conversations, kept_responses, models, token_counts
-
-        routers = (token_counts.router, kept_responses.router, conversations.router, models.router)
-        return routers, described_routes()
 
     def watch_keys(self, files: KeyFiles) -> None:
         """Have the keys of token counters read again when their files change."""
@@ -89,13 +58,6 @@ class Clients:
         await self.kept_responses.aclose()
         for counter in self.counters.values():
             await counter.aclose()
-
-
-def _web_socket(**of: Any) -> asyncio.Protocol:
-    """Return the protocol of a connection that is one of WebSockets now; most gateways never import it."""
-    from gateway.parts.apis.web_socket import WebSocketProtocol
-
-    return WebSocketProtocol(**of)
 
 
 def _counters(deployment: Deployment) -> dict[str, TokenCounter]:

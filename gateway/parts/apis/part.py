@@ -2,18 +2,63 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from gateway.errors import ApiError
 from gateway.http.messages import MESSAGES
 from gateway.parts.apis.clients import Clients
 from gateway.parts.apis.dialects.messages.client import MessagesClient, names_version
-from gateway.seams import ClientApiNeeds
+from gateway.parts.apis.routes.completions import TextCompletions
+from gateway.parts.apis.routes.messages import Messages
+from gateway.parts.apis.routes.response_socket import ResponseSockets
+from gateway.parts.apis.routes.responses import PATHS, ResponsesEndpoint
+from gateway.seams import ClientApiNeeds, ServedPaths
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from fastapi import APIRouter
+    from fastapi.routing import APIRoute
+
+    from gateway.seams import AsgiApp
+    from gateway.steps import Steps
 
 
-def build_client_api(needs: ClientApiNeeds) -> Clients:
+class ServedClients(Clients):
+    """What one worker has for clients of these APIs, with the endpoints: a `gateway.seams.ClientApi`."""
+
+    def serve(self, steps: Steps) -> ServedPaths:
+        """Return what answers the paths of these APIs with a worker's steps."""
+        to_responses = ResponsesEndpoint(steps, self)
+        posts: dict[str, AsgiApp] = {
+            "/v1/completions": TextCompletions(steps),
+            **dict.fromkeys(PATHS, to_responses),
+            "/v1/responses/compact": ResponsesEndpoint(steps, self, compacts=True),
+            "/v1/messages": Messages(steps),
+        }
+        sockets = dict.fromkeys(PATHS, ResponseSockets(steps, to_responses))
+        return ServedPaths(posts, None, sockets, _web_socket)
+
+    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
+        """Return the cold routes, and those that describe the others. Imports FastAPI."""
+        from gateway.parts.apis.openapi import described_routes
+        from gateway.parts.apis.routes import conversations, kept_responses, models, token_counts
+
+        routers = (token_counts.router, kept_responses.router, conversations.router, models.router)
+        return routers, described_routes()
+
+
+def _web_socket(**of: Any) -> asyncio.Protocol:
+    """Return the protocol of a connection that is one of WebSockets now; most gateways never import it."""
+    from gateway.parts.apis.web_socket import WebSocketProtocol
+
+    return WebSocketProtocol(**of)
+
+
+def build_client_api(needs: ClientApiNeeds) -> ServedClients:
     """Return what answers a worker's clients, which is not started."""
-    return Clients(needs)
+    return ServedClients(needs)
 
 
 def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
