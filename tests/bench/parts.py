@@ -1,8 +1,7 @@
 """Count the core and its parts: their lines and files, the names that tie them together, and what a worker loads.
 
-A part is a folder of `gateway.parts`, or what `parts.toml` lists as long as it stands elsewhere; the core is the rest
-of the packages. So a name that the core imports of a module which has not moved yet counts as the name of a part in the
-core. The module `tierline`, which users import, belongs to neither: it hands on the names of the part that has them.
+A part is a folder of `gateway.parts`; the core is the rest of the packages. The module `tierline`, which users import,
+belongs to neither: it hands on the names of the part that has them.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +36,6 @@ TARGETS = {
     "worker's lines, core alone": 32_000,
 }
 """What each number is to become at most; the lines of the product are to be 8,000 fewer than the 121,884 before."""
-_ELSEWHERE: dict[str, list[str]] = tomllib.loads(Path(__file__).with_name("parts.toml").read_text())
 _TEXTS = {".toml", ".lua", ".html"}
 _SERVE = """
 import json, sys
@@ -76,10 +73,7 @@ def sizes() -> dict[str, int]:
 def part_of(module: str) -> str:
     """Return the part that a module belongs to, '' for the core; files that are no Python are named as modules are."""
     words = module.split(".")
-    if words[:2] == ["gateway", "parts"] and words[2:3] not in ([], ["standard"]):
-        return words[2]
-    below = ((part, name) for part, names in _ELSEWHERE.items() for name in names)
-    return next((part for part, name in below if f"{module}.".startswith(f"{name}.")), "")
+    return words[2] if words[:2] == ["gateway", "parts"] and words[2:3] not in ([], ["standard"]) else ""
 
 
 def lines_of_parts() -> Counter[str]:
@@ -128,7 +122,7 @@ def times_stored(name: str) -> int:
 def loaded(folder: Path) -> dict[str, int]:
     """Count the modules of ours, and their lines, that a worker has loaded after a chat, whole and streamed.
 
-    Once with all parts and once in a copy of the packages without the parts' folders; what has not moved stays in both.
+    Once with all parts and once in a copy of the packages without the parts' folders.
     """
     copy = folder / "core"
     shutil.copytree(ROOT / "gateway", copy / "gateway", ignore=_without_parts)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.bench import budgets, covered, parts, ratchets
-from tests.support.gateway import ROOT
 
 
 def test_nothing_has_grown() -> None:
@@ -19,8 +18,8 @@ def test_nothing_has_grown() -> None:
     assert ratchets.grown(ratchets.sizes() | parts.sizes(), ratchets.kept()) == []
 
 
-def test_a_module_belongs_to_its_folder_or_to_what_is_listed() -> None:
-    """A name that only begins alike is another module; what names no part is the core."""
+def test_a_module_belongs_to_its_folder() -> None:
+    """What stands in no part's folder is the core."""
     owners = {
         "gateway.parts.console.views.usage": "console",
         "gateway.parts.standard.PARTS": "",
@@ -29,15 +28,6 @@ def test_a_module_belongs_to_its_folder_or_to_what_is_listed() -> None:
         "gateway.pipeline": "",
     }
     assert {name: parts.part_of(name) for name in owners} == owners
-
-
-def test_each_module_that_is_listed_is_there_and_of_one_part() -> None:
-    """A module that has moved into its part's folder is taken off the list; otherwise its next namesake is counted."""
-    listed = [name for names in parts._ELSEWHERE.values() for name in names]
-    folders = [ROOT.joinpath(*name.split(".")) for name in listed]
-    assert [str(path) for path in folders if not (path.is_dir() or list(path.parent.glob(f"{path.name}.*")))] == []
-    assert [(above, name) for above in listed for name in listed if name.startswith(f"{above}.")] == []
-    assert len(listed) == len(set(listed))
 
 
 def test_each_imported_name_is_counted() -> None:
