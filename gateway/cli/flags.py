@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from gateway.cli.commands import CommandError, help_texts
-from policies.quantities import read_duration
+from policies.quantities import read_duration, read_share
 
 if TYPE_CHECKING:
     from gateway.config.launch import Launch
@@ -143,6 +143,21 @@ def share_number(text: str) -> float:
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
     return value
+
+
+def share(*, zero: bool) -> Callable[[str], float]:
+    """Return a parser of shares up to 1, such as 10% or 0.1; 0 is one where `zero` says so."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(str(read_share(text)))
+        except ValueError:
+            value = -1.0
+        if not 0 <= value <= 1 or not (zero or value):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 10% or 0.1")
+        return value
+
+    return read
 
 
 def duration(text: str) -> float:

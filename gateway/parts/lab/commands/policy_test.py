@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from gateway.cli.commands import CommandError
+from gateway.cli.flags import share
 from gateway.exit_codes import Exit
 from gateway.parts.lab.policy_tests.format import SUFFIXES, is_test_file, read_tests
 from gateway.parts.lab.policy_tests.report import junit, text_lines, values_of_run
 from gateway.parts.lab.policy_tests.run import RunResult, run_files
 from gateway.report import print_json
 from policies.loader import SHIPPED
-from policies.quantities import read_share
 
 _FORMATS: Final = ("text", "junit", "json")
 
@@ -26,7 +26,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", type=_pattern, metavar="REGEX")
     parser.add_argument("-v", "--verbose", action="store_true")
     parser.add_argument("--only-failures", action="store_true")
-    parser.add_argument("--fail-under", type=_share, metavar="SHARE")
+    parser.add_argument("--fail-under", type=share(zero=True), metavar="SHARE")
     parser.add_argument("--format", choices=_FORMATS, default="text")
     parser.add_argument("--json", action="store_const", const="json", dest="format", help="the same as --format json")
 
@@ -74,13 +74,3 @@ def _pattern(text: str) -> re.Pattern[str]:
         return re.compile(text)
     except re.error as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a regular expression: {error}") from None
-
-
-def _share(text: str) -> float:
-    try:
-        value = float(str(read_share(text)))
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 90% or 0.9")
-    return value

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import author_of, launch_of
+from gateway.cli.flags import author_of, launch_of, share
 from gateway.exit_codes import Exit
 from gateway.parts.rollout.commands._registry import (
     add_change_flags,
@@ -31,7 +31,6 @@ from gateway.parts.rollout.commands._registry import (
 from gateway.parts.rollout.registry.apply import How, apply_file
 from policies.errors import ConfigError
 from policies.loader import DEFAULTS, read_policy
-from policies.quantities import read_share
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.plan_file import PolicyPlan
@@ -45,7 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE|PLAN")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--evaluate", action="store_true")
-    how.add_argument("--shadow", type=_share, metavar="SHARE")
+    how.add_argument("--shadow", type=share(zero=False), metavar="SHARE")
     how.add_argument("--canary", action="store_true")
     how.add_argument("--now", action="store_true")
     add_change_flags(parser)
@@ -137,15 +136,3 @@ def _how(args: argparse.Namespace) -> How | None:
     if args.shadow is not None:
         return "shadow"
     return "evaluate" if args.evaluate else "canary" if args.canary else "now" if args.now else None
-
-
-def _share(text: str) -> float:
-    """Parse a share such as 10% or 0.1."""
-    value = read_share(text) if text.endswith("%") else None
-    try:
-        number = float(text) if value is None else float(str(value))
-    except ValueError:
-        number = -1.0
-    if not 0 < number <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share; write 10% or 0.1")
-    return number
