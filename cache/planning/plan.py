@@ -4,8 +4,7 @@ Keys are equal only for requests that must have the same answer. Everything in t
 except what cannot change the answer (DENIED). The canonical form is JSON with sorted keys and the last user text cut
 out; that text follows, length-prefixed. The hash before the text is the semantic partition, the hash after the text the
 exact key: one pass gives both. A request that was translated has its own form hashed beside the translation. Of a
-conversation that is compared turn by turn, no text of user or assistant is in the partition
-(`cache.planning.conversation`).
+conversation that is compared turn by turn, no text of user or assistant is in the partition.
 
 Strings, names of fields too, are compared in Unicode's composed form NFC (UAX #15). Composing takes time that grows
 with the square of the number of consecutive marks, so a text with more than 30 of them (UAX #15 calls texts below that
@@ -32,11 +31,10 @@ import orjson
 
 from cache.entry import NO_DEMANDS, Demands
 from cache.planning import eligibility
-from cache.planning.conversation import conversation_of
 from cache.planning.volatile import volatile_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
-from cache.text.conversation import last_of
+from cache.text.conversation import SEPARATOR, USER, Turn, as_text, assistant_turn, last_of, user_turn
 from cache.text.languages import foreign_languages, language_of
 from cache.text.typos import load_words
 
@@ -325,3 +323,53 @@ class Planner:
             scope,
             Tags(named) if named else None,
         )
+
+
+_AROUND: Final = frozenset({"system", "developer"})
+_MOST_TURNS: Final = 12
+_MOST_CHARS: Final = 8_000
+"""Longer conversations hardly recur, and reading them would hold the event loop."""
+_END: Final = "\0"
+"""The index ends a key with it."""
+
+
+class Conversation(NamedTuple):
+    """The turns as one text, the messages without these texts, and the user's turns, a line each, to embed.
+
+    A follow-up (`how long does it take?`) means something only after what was said before it. Two conversations want
+    the same answer if each of their turns does, so the semantic cache takes the turns apart: what stands around the
+    texts of user and assistant (system messages, roles, names, the number of turns) must be equal, and goes into the
+    partition; the texts are compared pair by pair (`cache.semantic.turns`).
+    """
+
+    text: str
+    messages: list[Any]
+    user_turns: str
+
+
+def conversation_of(messages: Sequence[Mapping[str, Any]], longest: int, longest_embedded: int) -> Conversation | None:
+    """Return the conversation in checked messages; None for a single question, and where it must not be taken apart:
+
+    a message that is not plain text of user, assistant or, before all others, system; a call of a tool; more than 12
+    turns or 8,000 characters; a text of more than `longest` characters, or user turns of more than `longest_embedded`.
+    """
+    begin = next((at for at, message in enumerate(messages) if message.get("role") not in _AROUND), len(messages))
+    if not 1 < len(messages) - begin <= _MOST_TURNS or messages[-1].get("role") != "user":
+        return None
+    turns: list[Turn] = []
+    rest: list[Any] = list(messages[:begin])
+    chars = 0
+    for message in messages[begin:]:
+        role, content = message.get("role"), message.get("content")
+        if role not in ("user", "assistant") or not isinstance(content, str) or message.get("tool_calls"):
+            return None
+        chars += len(content)
+        if chars > _MOST_CHARS or SEPARATOR in content or _END in content:
+            return None
+        turns.append(user_turn(content) if role == "user" else assistant_turn(content))
+        rest.append({**message, "content": None})
+    text = as_text(turns)
+    asked = "\n".join(turn.text for turn in turns if turn.speaker == USER)
+    if len(text) > longest or len(asked) > longest_embedded:
+        return None
+    return Conversation(text, rest, asked)

@@ -38,8 +38,7 @@ from gateway.backends.base import (
     Unreachable,
     error_start,
 )
-from gateway.backends.blame import BYTE_ORDER_MARK, status_in
-from gateway.backends.context_limit import says_most_output, says_too_long
+from gateway.backends.blame import BYTE_ORDER_MARK, says_most_output, says_too_long, status_in
 from gateway.backends.quota import Quota, retry_after_s
 from gateway.backends.refused_fields import (
     ELSEWHERE,

@@ -29,8 +29,7 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
-from gateway.cascade.ignored_fields import ignored_fields
+from gateway.cascade.ignored_fields import LEAST_TOKENS, cut_prompt, ignored_fields
 from gateway.cascade.output_room import MOST_LOWERED, fitted, lowered
 from gateway.cascade.schema_check import check_schemas
 from gateway.cascade.streaming import LiveStream

@@ -26,8 +26,7 @@ from gateway.backends.base import (
     TimedOut,
     Truncated,
 )
-from gateway.cascade.cut_prompt import LEAST_TOKENS, cut_prompt
-from gateway.cascade.ignored_fields import ignored_in_stream
+from gateway.cascade.ignored_fields import LEAST_TOKENS, cut_prompt, ignored_in_stream
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from cache.planning.conversation import conversation_of
-from cache.planning.plan import Fingerprint, fingerprint
+from cache.planning.plan import Fingerprint, conversation_of, fingerprint
 from cache.scopes.scope import scope_of
 from tests.cache.samples import body
 

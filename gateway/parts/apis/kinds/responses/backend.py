@@ -22,8 +22,7 @@ from gateway.backends.base import (
     Response,
     Transport,
 )
-from gateway.backends.blame import status_in
-from gateway.backends.context_limit import says_too_long
+from gateway.backends.blame import says_too_long, status_in
 from gateway.backends.http_backend import (
     Common,
     HttpBackend,
