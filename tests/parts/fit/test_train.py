@@ -189,7 +189,7 @@ def test_help_tells_of_both(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--middle" in out
     code, out, _ = run(capsys, "train", "confidence", "--help")
     assert code == 0
-    assert out.startswith("usage: tierline fit train confidence [-h] --data")
+    assert out.startswith("usage: tierline fit train confidence [options] --data")
     assert "--calibration" in out
     assert "--middle" not in out
 
