@@ -188,7 +188,8 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
     lost = [part for part in PARTS if part.name in left_out or left_out & {*part.requires}]
     names = {part.name for part in lost}
     gone, unbound = _gone(lost), "hit_audits" in names
-    left = [name for name in COMMANDS if name not in gone]
+    acts = any(name.startswith("policy ") and name not in gone for name in help_texts())
+    left = [name for name in COMMANDS if name not in gone and (acts or name != "policy")]
     write_deployment(tmp_path, config(upstream.url, None, store.url), {"chat": CHAT, "meaning": MEANING})
     files = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
     at_store = ["--store", store.url, "--state", str(tmp_path / "state")]
@@ -365,3 +366,11 @@ def test_variables_that_nobody_reads_are_told(copy: Copy) -> None:
     assert copy.process("-P", "-c", told).stdout == "[]\n"
     with copy.without("otlp"):
         assert copy.process("-P", "-c", told).stdout == "[('OTEL_EXPORTER_OTLP_ENDPOINT', 'otlp')]\n"
+
+
+def test_policy_is_no_command_without_an_action(copy: Copy) -> None:
+    """Its actions are those of parts; one that is asked for names its part."""
+    with copy.without("lint", "rollout", "lab", "ledger"):
+        help_, asked = copy.run([["--help"], ["policy", "lint"]])
+    assert "\n    policy " not in help_.out
+    assert asked.err == "tierline: policy lint needs the part lint, which is not installed: pip install tierline\n"

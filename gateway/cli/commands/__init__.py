@@ -29,10 +29,10 @@ def help_texts() -> Mapping[str, Mapping[str, Any]]:
     Those of parts come last. Commands that need a part which this installation lacks are left out.
     """
     folders = [Path(__file__).parents[1], *(part.folder for part in standard.PARTS if part.installed and part.commands)]
-    texts: dict[str, Mapping[str, Any]] = {}
-    for folder in folders:
-        texts |= tomllib.loads((folder / "help.toml").read_text("utf-8"))
-    return {name: text for name, text in texts.items() if standard.part_missing_for(name) is None}
+    texts = [tomllib.loads((folder / "help.toml").read_text("utf-8")) for folder in folders]
+    left = {name: text for some in texts for name, text in some.items() if standard.part_missing_for(name) is None}
+    with_actions = {name.split()[0] for name in left if " " in name}
+    return {name: text for name, text in left.items() if name in with_actions or "of_actions" not in text}
 
 
 def command_module(name: str) -> ModuleType:
