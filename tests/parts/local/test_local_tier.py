@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,23 +20,39 @@ from gateway.parts.local.state import claimed_folder, free_port
 from policies.errors import ConfigError
 
 _LOAD = """
-import os, sys, xllamacpp
+import sys, xllamacpp
 from gateway.parts.local import local_tier
 params = local_tier.parameters(local_tier.parse_options(sys.argv[1:]))
 params.verbosity, params.warmup = 4, False
 server = xllamacpp.Server(params)
-os._exit(0)
+sys.stdin.read()
 """
+_LAST = "listening on"
+"""In the last line that llama.cpp logs of a start. It logs in a thread of its own, after the call has returned."""
 
 
 def log_of(*options: str) -> str:
-    """What llama.cpp logs when it loads the shipped model with these options."""
+    """What llama.cpp logs until it has loaded the shipped model with these options, or refused to."""
     argv = [sys.executable, "-c", _LOAD, "--gguf", str(find_gguf(None)[0]), "--port", str(free_port())]
     argv += ["--slots", "1", "--context", "512", *options]
-    ended = subprocess.run(
-        argv, env={**os.environ, "LLAMA_API_KEY": "k"}, capture_output=True, text=True, timeout=120, check=False
-    )
-    return ended.stdout + ended.stderr
+    said: list[str] = []
+    with subprocess.Popen(
+        argv,
+        env={**os.environ, "LLAMA_API_KEY": "k"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as child:
+        overdue = threading.Timer(120, child.kill)
+        overdue.start()
+        for line in child.stdout or ():
+            said.append(line)
+            if _LAST in line:
+                break
+        overdue.cancel()
+        child.kill()
+    return "".join(said)
 
 
 @pytest.mark.real_model
