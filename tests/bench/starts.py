@@ -1,4 +1,4 @@
-"""`python -m tests.bench.starts [--rounds N] [--only KIND ...] [--json]`: what a start takes, and what it leaves.
+"""`python -m tests.bench.starts [--rounds N] [--only KIND ... | --core-alone REF] [--json]`: a start, and its memory.
 
 What a user does is measured: `tierline serve` with the config and the policies that ship (both caches, classifier,
 verifier, confidence head), a store, and both tiers answered by a scripted model. The start ends with the first 200 of
@@ -8,6 +8,9 @@ and system time of the gateway until then: unlike the wall clock, it does not co
 
 Memory is read a second after the first reply: resident (RSS), with shared pages divided among those that share them
 (PSS), and what is the gateway's alone (USS). The exit code is 1 where the static embedding misses a goal.
+
+`--core-alone REF` compares the core of this tree, every part deleted, with the whole gateway of a commit, in turns, on
+one interpreter, with one config of two tiers without a cross-encoder; memory is read after 1,000 distinct requests.
 """
 
 from __future__ import annotations
@@ -16,23 +19,25 @@ import contextlib
 import http.client
 import importlib.util
 import json
+import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from gateway.config.loader import default_config
+from gateway.parts.standard import PARTS
 from tests.bench.command import bench_parser
 from tests.bench.load import Subject
 from tests.bench.measure import Figures, NotAsMeant, Say, ask
 from tests.bench.report import Found, as_text
 from tests.bench.rig import choose_cores, cpu_s, memory_mb, on_core, raw_model, raw_proxy, stopped
-from tests.support.gateway import ROOT, START_S, environment
+from tests.support.gateway import ROOT, START_S, config, environment, write_deployment
 from tests.support.ports import free_port
 from tests.support.store import local_store
 from tests.support.wait import until
@@ -40,6 +45,8 @@ from tests.support.wait import until
 _POLL_S = 0.02
 """How often a gateway that starts is asked: not so often that the asking slows the start."""
 _REST_S = 1.0
+REQUESTS = 1000
+_JSON = {"content-type": "application/json"}
 FAST = "fast"
 """Static vectors and no cross-encoder."""
 
@@ -118,6 +125,59 @@ def _start(folder: Path, kind: str, upstream: int, store_url: str) -> Start:
         return Start(start_s, used_s, *memory_mb(gateway.pid))
 
 
+def core_alone(folder: Path, ref: str, times: int, say: Say) -> dict[str, Figures]:
+    """Return medians of the core alone and of the gateway at `ref`, and the core's divided by those (`ratio`)."""
+    trees = {"core": folder / "core", ref: folder / "ref"}
+    for tree, commit in zip(trees.values(), ("HEAD", ref), strict=True):
+        tree.mkdir()
+        packed = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        subprocess.run(["tar", "-x", "-C", str(tree)], input=packed.stdout, check=True)
+    for part in PARTS:
+        shutil.rmtree(trees["core"] / "gateway" / "parts" / part.name)
+    core = choose_cores().gateway
+    runs: dict[str, list[Start]] = {name: [] for name in trees}
+    with raw_model() as model, local_store() as store:
+        url = f"http://127.0.0.1:{model.port}/v1"
+        write_deployment(folder, config(url, url, store.url))
+        env = environment(HOSTED_KEY="sk-bench")
+        for number in range(times + 1):
+            for name, tree in trees.items():
+                say(f"start {number} of {times}: {name}")
+                with on_core(core):
+                    run = _start_of(tree, folder, env)
+                if number > 0:
+                    runs[name].append(run)
+    figures = {name: _figures(each) for name, each in runs.items()}
+    return figures | {"ratio": {name: value / figures[ref][name] for name, value in figures["core"].items()}}
+
+
+def _start_of(tree: Path, folder: Path, env: Mapping[str, str]) -> Start:
+    port = free_port()
+    command = [sys.executable, "-P", "-m", "gateway", "serve", "--config", str(folder / "tierline.yaml")]
+    command += ["--policies", str(folder / "policies"), "--port", str(port)]
+    own = {**env, "PYTHONPATH": str(tree)}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
+    with (folder / "start.log").open("wb") as output:
+        began = time.perf_counter()
+        gateway = subprocess.Popen(command, cwd=tree, env=own, stdout=output, stderr=output)
+    with stopped(gateway):
+        until(partial(_answers, gateway, port, folder / "start.log"), START_S, "the first reply", _POLL_S)
+        start_s, used_s = time.perf_counter() - began, cpu_s(gateway.pid)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
+        with contextlib.closing(connection):
+            for number in range(REQUESTS):
+                body = {
+                    "model": "chat",
+                    "messages": [{"role": "user", "content": f"How do I bake bread no. {number}?"}],
+                }
+                connection.request("POST", "/v1/chat/completions", json.dumps(body), _JSON)
+                reply = connection.getresponse()
+                if (text := reply.read()) and reply.status != 200:
+                    raise NotAsMeant(f"a reply was {reply.status}: {text[:500].decode(errors='replace')}")
+        time.sleep(_REST_S)
+        return Start(start_s, used_s, *memory_mb(gateway.pid))
+
+
 def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:
     """Return whether the gateway listens already; its first reply must be a 200."""
     if gateway.poll() is not None:
@@ -128,7 +188,7 @@ def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
     with contextlib.closing(connection):
         try:
-            connection.request("POST", "/v1/chat/completions", body, {"content-type": "application/json"})
+            connection.request("POST", "/v1/chat/completions", body, _JSON)
         except ConnectionRefusedError:
             return False
         reply = connection.getresponse()
@@ -138,15 +198,27 @@ def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:
     return True
 
 
+def _as_table(figures: Mapping[str, Figures]) -> str:
+    names = [*figures["ratio"]]
+    rows = [("", *names), *((row, *(f"{each[name]:.2f}" for name in names)) for row, each in figures.items())]
+    return "\n".join("".join(f"{cell:>14}" for cell in cells) for cells in rows)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, and print the table and the goals; 1 where one is missed."""
     parser = bench_parser("starts", __doc__)
     parser.add_argument("--rounds", type=int, default=5, metavar="N", help="how many starts of each kind (default 5)")
     parser.add_argument("--only", nargs="+", choices=kinds(), default=kinds(), help="these only")
+    parser.add_argument("--core-alone", metavar="REF", help="compare the core of HEAD with the gateway of this commit")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     asked = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="tierline-starts-") as folder:
-        found = starts(Path(folder), asked.rounds, asked.only, lambda line: print(line, file=sys.stderr, flush=True))
+    with tempfile.TemporaryDirectory(prefix="tierline-starts-") as name:
+        folder, say = Path(name), partial(print, file=sys.stderr, flush=True)
+        if asked.core_alone:
+            figures = core_alone(folder, asked.core_alone, asked.rounds, say)
+            print(json.dumps(figures, indent=2) if asked.json else _as_table(figures))
+            return 0
+        found = starts(folder, asked.rounds, asked.only, say)
     print(json.dumps(found, indent=2) if asked.json else as_text(Found({}, {}, found)))
     return 0 if Found({}, {}, found).all_met() else 1
 
