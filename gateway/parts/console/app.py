@@ -25,6 +25,7 @@ from gateway.parts.console.attempt_races import loss_of
 from gateway.parts.console.gateway_client import GatewayClient
 from gateway.parts.console.login import Login
 from gateway.parts.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, person_in
+from gateway.parts.console.records import Records
 from gateway.parts.console.render import Renderer
 from gateway.parts.console.sign_in import NOT_LOOKED_AT, SignIn, address_of, is_foreign
 from gateway.parts.console.svg import (
@@ -50,7 +51,6 @@ from gateway.parts.console.views import (
     usage,
     whatif,
 )
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.rollout.registry.registry import RegistryError
 
@@ -100,7 +100,7 @@ class ConsoleApp:
 
     def __init__(
         self,
-        archive: LiveArchive,
+        archive: Records,
         store: Store,
         places: PolicyPlaces,
         access: ConsoleAccess,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 
 _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
@@ -13,7 +13,7 @@ _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 class RecordedBases:
     """The bases of recorded decisions, each read once."""
 
-    def __init__(self, archive: LiveArchive) -> None:
+    def __init__(self, archive: Records) -> None:
         self._archive = archive
         self._known: dict[str, DecisionBasis | None] = {}
 

@@ -29,7 +29,7 @@ from gateway.parts.console.key_forms import (
     seconds_of_grace,
 )
 from gateway.parts.console.page import PageError
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 
@@ -57,7 +57,7 @@ class KeyDesk:
     All of it raises StoreUnavailable; what is about one key or owner NoSuchKey too.
     """
 
-    def __init__(self, archive: LiveArchive, store: Store, deployment: Deployment) -> None:
+    def __init__(self, archive: Records, store: Store, deployment: Deployment) -> None:
         self._archive = archive
         config = deployment.of(AccessSections)
         self._configured = configured_owners(config.teams, config.tenants)

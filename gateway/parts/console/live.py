@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 
 log = logging.getLogger("tierline.console")
 
@@ -26,7 +26,7 @@ _IDLE_S: Final = 15.0
 class LiveUpdates:
     """The updates of one page, by what it shows, such as its time span."""
 
-    def __init__(self, archive: LiveArchive, make: Callable[[str], Awaitable[str]]) -> None:
+    def __init__(self, archive: Records, make: Callable[[str], Awaitable[str]]) -> None:
         """`make` returns the HTML of the changing part for one key."""
         self._archive = archive
         self._make = make
@@ -53,7 +53,7 @@ class LiveUpdates:
 class _Feed:
     """One part, made again when requests have come, while somebody watches."""
 
-    def __init__(self, archive: LiveArchive, make: Callable[[str], Awaitable[str]], key: str) -> None:
+    def __init__(self, archive: Records, make: Callable[[str], Awaitable[str]], key: str) -> None:
         self._archive = archive
         self._make = make
         self._key = key

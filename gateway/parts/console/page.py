@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.config.schema import Deployment
     from gateway.parts.console.gateway_client import GatewayClient
+    from gateway.parts.console.records import Records
     from gateway.parts.console.render import Renderer
-    from gateway.parts.ledger.live import LiveArchive
     from policies.loader import PolicySource
 
 
@@ -70,7 +70,7 @@ class PolicyPlaces:
 class Sources:
     """Where views have their data from, and how they are rendered."""
 
-    archive: LiveArchive
+    archive: Records
     store: Store
     places: PolicyPlaces
     render: Renderer

@@ -21,6 +21,7 @@ import orjson
 from cache.store.base import Store, StoreUnavailable
 from gateway.parts.console.page import PageError, PolicyPlaces, whole_in
 from gateway.parts.console.policy_check import CheckedText, PolicyChecker
+from gateway.parts.console.records import Records
 from gateway.parts.console.thresholds import (
     RecordedRequests,
     Threshold,
@@ -30,7 +31,6 @@ from gateway.parts.console.thresholds import (
     with_earlier,
 )
 from gateway.parts.lab.policy_tests.format import SUFFIXES
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.rollout import own_command
 from gateway.parts.rollout.difference import difference, unguarded_quality
@@ -65,7 +65,7 @@ class NotApplied(Exception):
 class PolicyDesk:
     """Show, check, test, plan and apply policies."""
 
-    def __init__(self, archive: LiveArchive, store: Store, places: PolicyPlaces) -> None:
+    def __init__(self, archive: Records, store: Store, places: PolicyPlaces) -> None:
         self._archive = archive
         self._registry = PolicyRegistry(store, "console")
         self._places = places

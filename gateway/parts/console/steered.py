@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.ledger.quality import OPINIONS, QUERIES, SurfaceLabels, surface_labels
 from gateway.parts.ledger.tier_worth import SINCE_S
 from gateway.parts.measures.quality import QualityDifference, comparable, quality_sum, tier_opinions
@@ -36,7 +36,7 @@ class SteeredFigures:
     quality: QualityDifference | None
 
 
-async def steered_figures(archive: LiveArchive, surface: str, from_ms: int, to_ms: int) -> SteeredFigures | None:
+async def steered_figures(archive: Records, surface: str, from_ms: int, to_ms: int) -> SteeredFigures | None:
     """Return the figures of a surface's requests between two times; None if none was steered. Raises QueryError."""
     rows = await archive.ask(_STEERED, {"surface": surface, "to_ms": to_ms}, from_ms=from_ms)
     if not rows:

@@ -13,7 +13,7 @@ from gateway.parts.ledger.saving import ESTIMATED_COST, SAVING_SQL
 from gateway.parts.ledger.summaries import ENDED, HELD_ENDS, LATENCY, Summary
 
 if TYPE_CHECKING:
-    from gateway.parts.ledger.live import LiveArchive
+    from gateway.parts.console.records import Records
 
 SPANS: Final[Mapping[str, int]] = {"15m": 900, "1h": 3600, "6h": 6 * 3600, "24h": 86400}
 """The time spans of these pages, in seconds."""
@@ -30,7 +30,7 @@ def slot_for(length_ms: int) -> int:
     return next((slot for slot in _SLOTS_MS if slot * BUCKETS <= length_ms), 1)
 
 
-def keep_counts(archive: LiveArchive, *summaries: Callable[[int], Summary]) -> None:
+def keep_counts(archive: Records, *summaries: Callable[[int], Summary]) -> None:
     """Have segments summarised in advance, by each slot for which that is worth it."""
     for slot in _KEPT_S:
         for summary in summaries:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import orjson
 
+from gateway.parts.console.records import Records
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.lint.outcomes import constants_by_name
 from gateway.parts.recorder.decision_record import input_of, unnamed
 from gateway.telemetry import names
@@ -109,7 +109,7 @@ class RecordedRequests:
     query_ms: float
 
 
-async def recorded_of(archive: LiveArchive, surface: str) -> RecordedRequests:
+async def recorded_of(archive: Records, surface: str) -> RecordedRequests:
     """Return the newest requests of a surface, at most MOST of the last DAYS days. Raises QueryError."""
     began = time.perf_counter()
     since = {"surface": surface, "since": int((time.time() - DAYS * _DAY_S) * 1000)}

@@ -11,8 +11,8 @@ import orjson
 from cache.administration import UNDO_S
 from cache.entry import ID_CHARS
 from gateway.parts.console.page import PageError
+from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE, WrongHit, WrongHits
-from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
 from gateway.telemetry.feedback import ServedHit, served_hit
 
@@ -34,7 +34,7 @@ class WrongHitDesk:
     ids.
     """
 
-    def __init__(self, archive: LiveArchive, wrong: WrongHits) -> None:
+    def __init__(self, archive: Records, wrong: WrongHits) -> None:
         self._archive = archive
         self._wrong = wrong
 

@@ -19,6 +19,7 @@ from gateway.parts.console.bar import Bar
 from gateway.parts.console.filters import FLAGS, SPANS, query_filter
 from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_desk import PolicyDesk
+from gateway.parts.console.records import Records
 from gateway.parts.console.render import page_json
 from gateway.parts.console.standing import StandingReader
 from gateway.parts.console.surface_counts import SPANS as NOW_SPANS
@@ -26,7 +27,6 @@ from gateway.parts.console.views.now import NowView
 from gateway.parts.console.views.request import RequestView
 from gateway.parts.console.views.requests import request_page
 from gateway.parts.console.views.surface import SurfaceView, SurfaceWindow
-from gateway.parts.ledger.live import LiveArchive
 
 MOST: Final = 50
 """Most requests of one reply."""
@@ -52,7 +52,7 @@ Text = Annotated[str, Field(description="An equal value; with a leading ! every 
 class AgentTools:
     """Answer from one archive, one store, and the policies of a deployment."""
 
-    def __init__(self, archive: LiveArchive, store: Store, places: PolicyPlaces, console_url: str) -> None:
+    def __init__(self, archive: Records, store: Store, places: PolicyPlaces, console_url: str) -> None:
         self._archive = archive
         self._requests = RequestView(archive, store, places.source)
         self._desk = PolicyDesk(archive, store, places)

@@ -22,9 +22,9 @@ from cache.administration import Administration
 from cache.store.base import Store, StoreUnavailable
 from gateway.parts.console.kept_figures import KeptFigures, patience_for
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in, whole_in
+from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.summaries import Summary
 from gateway.seams import hit_bound_part
 from gateway.telemetry import names
@@ -140,7 +140,7 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
 class CacheView:
     """Make the page."""
 
-    def __init__(self, archive: LiveArchive, store: Store) -> None:
+    def __init__(self, archive: Records, store: Store) -> None:
         self._archive = archive
         self._store = store
         self._administration = Administration(store)

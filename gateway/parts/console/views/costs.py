@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.ledger.saving import ESTIMATED_COST, SAVING_SQL, SAVING_SUMS, NetSaving, net_saving
 from gateway.parts.ledger.summaries import Summary
 
@@ -65,12 +65,12 @@ class CostRow:
     """Requests that cannot be compared: of unknown price, or not answered."""
 
 
-def keep_costs(archive: LiveArchive) -> None:
+def keep_costs(archive: Records) -> None:
     """Have the archive summarise what `costs_between` reads."""
     archive.keep(_COSTS)
 
 
-async def costs_between(archive: LiveArchive, start_s: float, end_s: float) -> dict[str, Any]:
+async def costs_between(archive: Records, start_s: float, end_s: float) -> dict[str, Any]:
     """Return what the requests from one Unix time to another cost: the `total`, and the rows of each of COST_BY.
 
     Both times are multiples of half an hour.

@@ -25,6 +25,7 @@ from gateway.parts.console.limits import GOODPUT_OBJECTIVE, limit_misses
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.needs import limits_held, needs_of_surface, state_of, verdict_of
 from gateway.parts.console.page import Action, BadQuery, Page, Sources
+from gateway.parts.console.records import Records
 from gateway.parts.console.running_out import BudgetWatch, LimitWatch, child_needs, flapping
 from gateway.parts.console.standing import (
     Need,
@@ -50,7 +51,6 @@ from gateway.parts.console.surface_counts import (
     versions,
 )
 from gateway.parts.ledger.figures import against_holdout
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.quality import DRAWN, HOLDOUT
 from gateway.parts.ledger.saving import SAVING_SUMS, net_saving
 from gateway.parts.ledger.summaries import LATENCY, Summary
@@ -137,7 +137,7 @@ class NowView:
 
     def __init__(
         self,
-        archive: LiveArchive,
+        archive: Records,
         standing: StandingReader | None = None,
         gateway: str = "",
         budgets: BudgetWatch | None = None,
@@ -332,7 +332,7 @@ class NowView:
 class _NowQueries:
     """The queries of one page, over summaries from `from_ms` on, whose slots are `slot` milliseconds long."""
 
-    def __init__(self, archive: LiveArchive, from_ms: int, span_ms: int, slot: int) -> None:
+    def __init__(self, archive: Records, from_ms: int, span_ms: int, slot: int) -> None:
         self._archive = archive
         self._from = {"from_ms": from_ms}
         self._span = {**self._from, "span_ms": span_ms}

@@ -17,13 +17,13 @@ from gateway.parts.console.bar import Bar
 from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
 from gateway.parts.console.policy_numbers import PolicyNumber, numbers_of
+from gateway.parts.console.records import Records
 from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import Timeline, timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
 from gateway.parts.recorder.decision_record import unnamed
@@ -86,7 +86,7 @@ class RequestView:
 
     def __init__(
         self,
-        archive: LiveArchive,
+        archive: Records,
         store: Store,
         source: PolicySource,
         in_force: Callable[[str], Awaitable[str]] | None = None,

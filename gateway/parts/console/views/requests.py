@@ -20,8 +20,8 @@ from gateway.parts.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Fil
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, SeeOther, Sources, allowed, whole_in
 from gateway.parts.console.policy_desk import PolicyDesk
+from gateway.parts.console.records import Records
 from gateway.parts.console.views.request import RequestView
-from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry.trace import recorded_between
 
 PAGE: Final = 50
@@ -110,7 +110,7 @@ def _filter_in(pairs: list[tuple[str, str]]) -> Filter:
     )
 
 
-async def requests_page(archive: LiveArchive, wanted: Filter, before: str = "") -> dict[str, Any]:
+async def requests_page(archive: Records, wanted: Filter, before: str = "") -> dict[str, Any]:
     """Return a page of the list. `before` is the place of the last row of the page before, as `more` has it."""
     began = time.perf_counter()
     (rows, more), over_time, choices = await asyncio.gather(
@@ -139,7 +139,7 @@ def _place(text: str) -> tuple[int, int]:
     return ms, number
 
 
-async def newer_than(archive: LiveArchive, wanted: Filter, place: str) -> int:
+async def newer_than(archive: Records, wanted: Filter, place: str) -> int:
     """Return how many requests that a filter lets through were recorded after a place of the list. Raises BadQuery."""
     ms, number = _place(place)
     where, values = wanted.where(time.time())
@@ -154,7 +154,7 @@ def _place_in(text: str) -> tuple[int | None, int | None]:
     return whole_in(ms), whole_in(number)
 
 
-async def _over_time(archive: LiveArchive, wanted: Filter) -> dict[str, Any] | None:
+async def _over_time(archive: Records, wanted: Filter) -> dict[str, Any] | None:
     """Return how many requests a filter lets through in each part of its time; None for a search by id or by words.
 
     Words are looked for in the hops of each request: the list reads as many as it must, and this would read all.
@@ -179,9 +179,7 @@ async def _over_time(archive: LiveArchive, wanted: Filter) -> dict[str, Any] | N
     return {"from_ms": from_ms, "to_ms": to_ms, "step_ms": step_ms, "bars": bars, **sums}
 
 
-async def request_page(
-    archive: LiveArchive, wanted: Filter, before: str, limit: int
-) -> tuple[list[dict[str, Any]], str]:
+async def request_page(archive: Records, wanted: Filter, before: str, limit: int) -> tuple[list[dict[str, Any]], str]:
     """Return the newest requests that a filter lets through, and what continues behind them; '' where nothing does.
 
     `before` is what an earlier call returned, or ''. Raises QueryError.
@@ -215,7 +213,7 @@ def _ways(wanted: Filter) -> list[tuple[str, tuple[int, int] | None]]:
     return [*first, ("request_id", None), ("trace_id", None), ("", None)]
 
 
-async def _choices(archive: LiveArchive) -> Mapping[str, Sequence[str]]:
+async def _choices(archive: Records) -> Mapping[str, Sequence[str]]:
     """Return the values that occur among the newest requests, the most frequent first."""
     rows = await archive.newest(", ".join(_CHOICES), "true", {}, _RECENT)
     row = {name: Counter(row[name] for row in rows) for name in _CHOICES}

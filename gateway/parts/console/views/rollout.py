@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cache.store.base import Store
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import InForce, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry
@@ -60,7 +60,7 @@ class GuardOverTime:
 class RolloutView:
     """Show what is being tried on every surface."""
 
-    def __init__(self, archive: LiveArchive, store: Store) -> None:
+    def __init__(self, archive: Records, store: Store) -> None:
         self._archive = archive
         self._registry = PolicyRegistry(store, "console")
         self._known: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}

@@ -22,6 +22,7 @@ from gateway.parts.console.compared import DIMENSIONS, chance_of, differing
 from gateway.parts.console.filters import SPANS_S as LIST_SPANS_S
 from gateway.parts.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceLimit, limit_misses, limits_of
 from gateway.parts.console.page import BadQuery, Page, PageError, Sources, whole_in
+from gateway.parts.console.records import Records
 from gateway.parts.console.standing import StandingReader, marks_within, version_marks
 from gateway.parts.console.steered import steered_figures
 from gateway.parts.console.surface_counts import (
@@ -37,7 +38,6 @@ from gateway.parts.console.surface_counts import (
     slotted,
     versions,
 )
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.summaries import LATENCY, VALUES_OF, LogBins, Summary
 from policies.model import STAGES
 from policies.quantities import OF_STAGES
@@ -206,7 +206,7 @@ def _window_of(request: Request) -> SurfaceWindow:
 class SurfaceView:
     """Make the page."""
 
-    def __init__(self, archive: LiveArchive, standing: StandingReader) -> None:
+    def __init__(self, archive: Records, standing: StandingReader) -> None:
         self._archive = archive
         self._standing = standing
         self._bases = RecordedBases(archive)

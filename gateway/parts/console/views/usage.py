@@ -25,11 +25,11 @@ from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, person_in
+from gateway.parts.console.records import Records
 from gateway.parts.console.spending_forecast import DAYS, forecast
 from gateway.parts.console.svg.bars import TONES
 from gateway.parts.console.usage_range import UsageRange
 from gateway.parts.console.views.costs import COST_BY, costs_between, keep_costs
-from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.summaries import Summary
 from gateway.parts.ledger.usage import TEAM
 from policies.quantities import NANO
@@ -135,7 +135,7 @@ def _teams(request: Request) -> list[str] | None:
 class UsageView:
     """Make the page, by a summary that the archive keeps."""
 
-    def __init__(self, archive: LiveArchive, store: Store) -> None:
+    def __init__(self, archive: Records, store: Store) -> None:
         self._archive = archive
         self._budgets_of = OwnerBudgets(store)
         self._keys = KeyRegistry(store)

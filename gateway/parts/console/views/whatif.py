@@ -24,7 +24,7 @@ from gateway.parts.console.page import BadQuery, Page, Sources, whole_in
 from gateway.parts.console.policy_check import PolicyChecker
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.policy_numbers import PolicyNumber, numbers_of, with_numbers
-from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.console.records import Records
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.recorder.decision_basis import BasisError
 from policies.model import Policy
@@ -144,7 +144,7 @@ class _LatestTry:
 class PolicyTries:
     """Try policies on the latest requests of their surfaces, a few of which are kept in memory."""
 
-    def __init__(self, archive: LiveArchive) -> None:
+    def __init__(self, archive: Records) -> None:
         self._archive = archive
         self._kept: OrderedDict[tuple[str, int], _KeptRecording] = OrderedDict()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="what-if")
@@ -208,7 +208,7 @@ class PolicyTries:
         return kept
 
 
-async def _busiest(archive: LiveArchive, surfaces: Sequence[str]) -> str:
+async def _busiest(archive: Records, surfaces: Sequence[str]) -> str:
     """Return the surface of most of the newest requests; the first of all without any request."""
     rows = await archive.newest("surface", "surface IS NOT NULL", {}, 1000)
     seen = [row["surface"] for row in rows if row["surface"] in surfaces]

@@ -1,0 +1,55 @@
+"""Say what pages read the recorded requests by, which the part `ledger` keeps (`gateway.parts.ledger.live`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from gateway.parts.ledger.summaries import Summary
+
+
+class Records(Protocol):
+    """The recorded requests as of now. What asks raises QueryError."""
+
+    failing: str
+    """Why the newest requests cannot be followed; '' if they can."""
+
+    @property
+    def damaged(self) -> Mapping[Path, str]:
+        """The files that cannot be read and are left out, each with the reason."""
+
+    def keep(self, summary: Summary) -> None:
+        """Have a summary made in advance."""
+
+    async def ask(
+        self,
+        sql: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        from_ms: int | None = None,
+        summaries: Sequence[Summary] = (),
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a query, of requests from a time on where it is given."""
+
+    async def newest(
+        self,
+        columns: str,
+        where: str,
+        values: Mapping[str, Any],
+        limit: int,
+        *,
+        between_ms: tuple[int | None, int | None] = (None, None),
+        equal: Mapping[str, str] | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the newest requests for which a condition holds, newest first."""
+
+    async def by_id(self, columns: str, request_id: str, at_ms: int | None = None) -> list[dict[str, Any]]:
+        """Return the newest request of an id, none if there is none."""
+
+    def cursor(self) -> Any:
+        """Return a connection of DuckDB's to the records, for one thread at a time."""
+
+    async def wait_for_requests(self, timeout_s: float) -> bool:
+        """Return whether a request was added within `timeout_s`."""
