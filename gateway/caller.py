@@ -78,13 +78,13 @@ class Rights(Protocol):
         """
 
     def may_call(self, service: str) -> bool:
-        """Return whether a service may answer."""
+        """Return whether requests of this caller may be passed on to a service, by its name in the config."""
 
     def check_service(self, service: str, endpoint: str) -> None:
         """Raise Forbidden unless a service may answer at an endpoint."""
 
     def not_open(self, what: str, param: str = "model") -> Forbidden:
-        """Return the error for what these models do not open."""
+        """Return the error for `what`, an API or a service that a caller limited to some models may not use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,10 @@ class ReasoningName:
         return True
 
     def sent(self, messages: Sequence[Any]) -> Sequence[Any]:
-        """Return the messages with their reasoning under the name, and some text in place of what is needed."""
+        """Return the messages with their readable reasoning under the server's name.
+
+        For a server that refuses calls of tools without reasoning, those get a line of text in its place.
+        """
         made = under_name(messages, self.name) or messages
         return (with_any_reasoning(made, self.name) if self._needed else None) or made
 

@@ -240,7 +240,10 @@ class _CapturedText:
         self.joined = self._value if isinstance(self._value, str) else "".join(self._value)
 
     def replace(self, kept: str) -> None:
-        """Keep `kept` of it. Tokens are kept all or not at all: what is removed may be spread over several."""
+        """Replace the text by `kept`, which is the text without what was removed.
+
+        A list of tokens is deleted as soon as anything was removed: that may be spread over several tokens.
+        """
         if kept == self.joined and kept:
             return
         if kept and isinstance(self._value, str):

@@ -42,10 +42,10 @@ def caller_of(
 ) -> KeyCaller:
     """Return the caller of a key with the terms of all its owners; `team` and `tenant` are None for no terms.
 
-    Whatever record says them, a team's terms hold in each tenant for itself; unless the team is not its tenant's `own`
-    but one of several tenants, as the config has them.
+    A team of one name counts separately in each tenant, unless `own` is false: then it is one team of several tenants,
+    as the config can have them.
 
-    What the key may use is what its owners' keys may use, too, whatever it was when the key was made.
+    Surfaces and tiers are those that the key, its team and its tenant all allow now, not when the key was made.
     """
     owners: list[tuple[OwnerKind, str, KeyRecord | OwnerRecord]] = [("key", record.id, record)]
     for owner in (team, tenant):

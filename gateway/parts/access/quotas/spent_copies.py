@@ -126,10 +126,10 @@ class SpentCopies:
         return ["the store had lost its data; what is spent was brought back from the copies of the gateways"]
 
     async def compared(self, said: Mapping[str, tuple[int, int, int]]) -> dict[str, int]:
-        """Take what the store says is spent of accounts, and return what is spent of those of which it had lost that.
+        """Copy the counters of accounts from the store; return those that it had lost, in nanodollars by account.
 
-        Beside it stands what the worker knows to be spent, records included that were written since the store was heard
-        last, and when the counter may go, in Unix milliseconds, 0 for never.
+        `said` has three numbers for each account: what the store says is spent, what this worker knows to be spent
+        (with records that were written since), and when the counter may be dropped, in Unix milliseconds, 0 for never.
         """
         if not self._seen.name:
             with contextlib.suppress(StoreUnavailable):

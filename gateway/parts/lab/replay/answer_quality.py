@@ -58,8 +58,8 @@ class _Answers:
 def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: int) -> dict[str, Any]:
     """Return the quality of the replies, and by how much it would change; None where that is not known.
 
-    `unrated` is how many requests would get, or lose, an answer of which too few like it were rated; lost hits are
-    among them, which get new answers.
+    `unrated` counts the requests whose answer would change and for which too few ratings exist, of the old answer or
+    of the new one. It includes the `lost_hits`, which would get new answers.
     """
     result: dict[str, Any] = {
         "labels": answers.rated,

@@ -23,7 +23,10 @@ _OF_A_TOOL: Final = 100
 
 
 class SystemTexts:
-    """Remember, by hash, which system texts and tools have come lately: a question that stands alone shares those."""
+    """Remember, by hash, which system texts and tools were sent in the last five minutes.
+
+    Where they come again, they are marked for the provider's cache in a request of one message too.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
