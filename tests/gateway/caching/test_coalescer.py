@@ -64,11 +64,15 @@ def asks(seed: int = 0, *, deadline_s: float = 10.0, clamp: Clamp | None = None,
     )
 
 
-@pytest.fixture
-async def steps(store: LocalStore, tmp_path: Path) -> AsyncIterator[Steps]:
-    """The steps of a worker over a store; no request of these tests calls its backend."""
+@pytest.fixture(params=["workers", "alone"])
+async def steps(store: LocalStore, tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Steps]:
+    """The steps of a worker over a store that shares with others, or not; no request of these tests calls its backend."""
     async with in_process(tmp_path, "http://127.0.0.1:9", store_url=store.url) as app:
+        shared = app.steps.coalescer.shared
+        assert shared is not None
+        app.steps.coalescer.shared = shared if request.param == "workers" else None
         yield app.steps
+        app.steps.coalescer.shared = shared
 
 
 async def accepted(steps: Steps, request: RequestContext) -> CoalescedRequest:
