@@ -16,13 +16,11 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cache.administration import Administration, Found
 from cache.entry import NO_DEMANDS, CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
 from cache.index import Choice, ChosenIndex, Neighbour, Vector
 from cache.planning import eligibility
@@ -49,7 +47,6 @@ _OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similar
 """Reasons against a stored answer that hold for one request only."""
 
 _MAX_CHORES = 1_000
-_TIDY_S = 3_600.0
 _NO_TEAMS: Mapping[str, str] = {}
 _SLICE: Final = 4
 """Writes prepared in one turn of the event loop, in about 0.3 ms: a request that comes meanwhile waits no longer."""
@@ -96,7 +93,6 @@ class ResponseCache:
         self.plan = self._planner.plan
         self.scopes, self.secret = self._planner.scopes, self._planner.secret
         """Prefixes of keys by owner and policy, and the key of the hashes in them, for what else is kept by scope."""
-        self.administration = Administration(store, clock)
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
@@ -111,7 +107,6 @@ class ResponseCache:
         await self.index.start()
         self._upkeep = [
             asyncio.create_task(self._generations.run(), name="cache-generations"),
-            asyncio.create_task(self._tidied(), name="cache-tidy"),
         ]
         if self.bound is not None:
             self._upkeep.append(asyncio.create_task(self.bound.run(), name="cache-bound"))
@@ -311,16 +306,6 @@ class ResponseCache:
             )
             self.delayed.add(self._keeper.shelved(plan, copy, left))
 
-    async def wrong(self, entry_id: str, tenant: str, surface: str, created_at: float | None = None) -> Found | None:
-        """Delete an entry that was wrongly served to a tenant of this surface; return it, or None if it is gone.
-
-        Its copies, and the original if it is a copy, are deleted too. An entry of another `created_at` is a different
-        answer and stays. Raises StoreUnavailable.
-        """
-        return await self.administration.remove_wrong(
-            entry_id, surface, self._planner.scopes.owners(tenant), created_at
-        )
-
     def complain(self, policy: Policy, sender: str, request_id: str, score: float) -> None:
         """Record the complaint of a tenant, or of a team as `TENANT/TEAM`, that a hit with this score was wrong.
 
@@ -331,12 +316,6 @@ class ResponseCache:
             owner = self._planner.scopes.of(sender, policy).owner
             complaint = complaint_of(sender.partition("/")[0], request_id, score, owner)
             self._candidates.complain(policy.surface, semantic, complaint)
-
-    async def _tidied(self) -> None:
-        while True:
-            await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.5))  # noqa: S311  (not all workers at once)
-            with contextlib.suppress(StoreUnavailable):
-                await self.administration.tidy()
 
     def _later(self, chore: Coroutine[Any, Any, None]) -> None:
         """Run a small store task off the request's path; it is dropped when too many are waiting."""

@@ -35,6 +35,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
     call_memory `CallMemoryPart`. Its `build_call_memory` makes the `gateway.backends.call_reasoning.CallMemory` of a
                 worker, from which a model gets back its reasoning before a tool call. Not stable yet.
+    cache_admin `CacheAdminPart`. Its `remove_wrong` deletes a cached answer that a client calls wrong. Not stable yet.
     client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
                 answers paths beside those of chat completions. Not stable yet.
     client_errors   `ClientErrorsPart`, of any number of parts, writes an error as the clients of an API know it. Not
@@ -167,6 +168,23 @@ class HitBoundPart(Protocol):
 
     async def withdraw(self, store: Store, risk: PublishedBound, complaint: Complaint) -> None:
         """Tell every worker that a complaint was about no wrong hit."""
+
+
+class CacheAdminPart(Protocol):
+    """The functions of the module that provides `cache_admin`."""
+
+    async def remove_wrong(
+        self, store: Store, entry_id: str, surface: str, owners: Sequence[str], created_at: float | None
+    ) -> str:
+        """Delete an entry that was wrongly served to these owners of answers; return its id, '' if it is gone.
+
+        One of another time of creation is a different answer and stays. Raises StoreUnavailable.
+        """
+
+
+def cache_admin_part() -> CacheAdminPart | None:
+    """Return what removes cached answers; None where this installation has no such part."""
+    return cast("CacheAdminPart | None", provider("cache_admin"))
 
 
 class ArchivePart(Protocol):

@@ -20,11 +20,10 @@ scopes in plain text, because keys contain only hashes and a purge must find the
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
@@ -41,7 +40,7 @@ SCHEMA: Final = "c3"
 DIGEST_BYTES: Final = 16
 _DIGEST_CHARS: Final = 2 * DIGEST_BYTES
 _REMEMBERED: Final = 10_000
-_GENERATIONS: Final = f"tierline:{SCHEMA}:generations"
+GENERATIONS: Final = f"tierline:{SCHEMA}:generations"
 SEEN_S: Final = 1.0
 """Maximum seconds for which a worker uses the generations it has read, and duration of a purge."""
 _EVERY_S: Final = 0.25
@@ -117,11 +116,6 @@ def owners_of(tenant: str, teams: Mapping[str, str]) -> tuple[str, ...]:
     if team and team != shared:
         return (owner_of(name), owner_of(tenant))
     return (owner_of(name),) if shared is None else (owner_of(name), f"team:{shared}")
-
-
-def covers(owners: Collection[str], owner: str) -> bool:
-    """Return whether an owner is one of these, or a team within a tenant that is."""
-    return owner in owners or owner.partition("/")[0] in owners
 
 
 def owner_of(tenant: str) -> str:
@@ -205,13 +199,7 @@ def generation_of(raised: Mapping[str, int], owner: str, surface: str) -> int:
 
 def read_generations() -> Command:
     """Return the command that reads all generations; `generations_in` reads the reply."""
-    return Command((b"HGETALL", _GENERATIONS.encode()))
-
-
-def raise_generation(surface: str, owner: str | None) -> Command:
-    """Return the command that raises a surface's generation, for one owner or, with None, for everybody."""
-    field = surface if owner is None else f"{surface} {owner}"
-    return Command((b"HINCRBY", _GENERATIONS.encode(), field.encode(), b"1"))
+    return Command((b"HGETALL", GENERATIONS.encode()))
 
 
 def generations_in(reply: object) -> dict[str, int]:
@@ -224,14 +212,6 @@ def generations_in(reply: object) -> dict[str, int]:
 
 def _nobody_elses() -> int:
     return -1 - secrets.randbits(62)
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """A registered scope; `until` is in seconds since 1970."""
-
-    scope: Scope
-    until: float
 
 
 class Registry:
@@ -260,25 +240,3 @@ class Registry:
     def forget(self) -> None:
         """Register all scopes again when next used: the store may not have executed the commands."""
         self._due.clear()
-
-
-def read_scopes() -> Command:
-    """Return the command that reads all scopes; `scopes_in` reads the reply."""
-    return Command((b"HGETALL", LISTED.encode()))
-
-
-def scopes_in(reply: object) -> list[Listed]:
-    """Return the scopes in a reply to `read_scopes`, by surface and owner, the latest generation first."""
-    if not isinstance(reply, list):
-        return []
-    listed = []
-    for digest, value in zip(reply[::2], reply[1::2], strict=False):
-        with contextlib.suppress(ValueError, TypeError):  # malformed
-            *words, until = orjson.loads(value)
-            listed.append(Listed(Scope(prefix_of(digest.decode()), *words), until))
-    return sorted(listed, key=lambda row: (row.scope.surface, row.scope.owner, -row.scope.generation, -row.until))
-
-
-def unlisted(scope: Scope) -> Command:
-    """Return the command that removes a scope from the list."""
-    return Command((b"HDEL", LISTED.encode(), scope.digest.encode()))

@@ -1,4 +1,4 @@
-"""Limit the size of each scope and list its entries.
+"""Limit the size of each scope.
 
 A scope has two keys besides its entries: a hash from each entry's digest to its size in bytes and, for a copy, the
 digest of the original, with the sum of all bytes under ''; and a sorted set of the digests by time of creation. One
@@ -11,13 +11,12 @@ deletion, outlives every writer that comes late, and refuses what was made befor
 All keys of a scope are in one slot of a cluster, and both keys are deleted with the last entry.
 
 The keys of a lasting scope have no expiry, so a server that is full does not evict them. Its entries are ordered by the
-end of their lives instead: those that end first are deleted first, a life can be made longer, a reader compares the end
-with its clock, and `sweep` deletes what has ended.
+end of their lives instead, and those that end first are deleted first. Who keeps them deletes what has ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -27,15 +26,12 @@ from cache.store.base import Command
 ENTRY: Final = ":x:"
 
 _HERE: Final = Path(__file__).parent
-_STRIKE: Final = (_HERE / "strike.lua").read_bytes()
-_PUT: Final = _STRIKE + (_HERE / "put.lua").read_bytes()
-_DROP: Final = _STRIKE + (_HERE / "drop.lua").read_bytes()
-
-_SWEEP: Final = _STRIKE + (_HERE / "sweep.lua").read_bytes()
+STRIKE: Final = (_HERE / "strike.lua").read_bytes()
+"""The beginning of scripts that delete entries."""
+_PUT: Final = STRIKE + (_HERE / "put.lua").read_bytes()
+_DROP: Final = STRIKE + (_HERE / "drop.lua").read_bytes()
 GONE_S: Final = 600.0
 """How long it is known what was deleted for good: longer than any write is tried again, or waits."""
-SWEPT_AT_ONCE: Final = 100
-"""Most entries that one `sweep` deletes, as the server serves nobody meanwhile."""
 
 
 @dataclass(slots=True)
@@ -44,15 +40,6 @@ class Caps:
 
     entries: int = 20_000
     bytes: int = 32 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class Placed:
-    """One entry as the size hash records it: its digest, its bytes, and the original's digest if it is a copy."""
-
-    digest: str
-    bytes: int
-    origin: str
 
 
 def put(
@@ -74,7 +61,7 @@ def put(
     prefix, _, digest = key.rpartition(ENTRY)
     ttl_ms = max(1, round(ttl_s * 1000))
     created_us = round(created_at * 1e6)
-    keys = (key.encode(), *_keys(prefix), *((lease.encode(),) if lease else ()))
+    keys = (key.encode(), *keys_of(prefix), *((lease.encode(),) if lease else ()))
     return Command(
         (
             b"EVAL", _PUT, b"%d" % len(keys), *keys, digest.encode(), value, b"%d" % ttl_ms,
@@ -92,67 +79,15 @@ def drop(prefix: str, digests: Iterable[str], at: float | None = None) -> Comman
     """
     digests = list(digests)
     key = f"{prefix}{ENTRY}{digests[0]}".encode()
-    words = (*map(str.encode, digests), b"%d" % (0 if at is None else round(1000 * GONE_S)), _microseconds(at or 0.0))
-    return Command((b"EVAL", _DROP, b"3", key, *_keys(prefix), *words))
+    words = (*map(str.encode, digests), b"%d" % (0 if at is None else round(1000 * GONE_S)), microseconds(at or 0.0))
+    return Command((b"EVAL", _DROP, b"3", key, *keys_of(prefix), *words))
 
 
-def allow(prefix: str, digest: str) -> Command:
-    """Return the command that lets an entry be written again that was deleted for good."""
-    return Command((b"ZREM", _keys(prefix)[0] + b":gone", digest.encode()))
-
-
-def prolong(prefix: str, digests: Sequence[str], ends_at: float) -> Command:
-    """Return the command that lets entries of a lasting scope live to `ends_at` (wall clock), or as long as they do.
-
-    There is at least one digest.
-    """
-    scores = [word for digest in digests for word in (_microseconds(ends_at), digest.encode())]
-    return Command((b"ZADD", _keys(prefix)[1], b"XX", b"GT", *scores))
-
-
-def ends(prefix: str, digests: Sequence[str]) -> Command:
-    """Return the command that reads when entries of a lasting scope end; `ended` reads one of its replies."""
-    return Command((b"ZMSCORE", _keys(prefix)[1], *(digest.encode() for digest in digests)))
-
-
-def ended(reply: object, now: float) -> bool:
-    """Return whether an entry's life is over at this time of the wall clock."""
-    return isinstance(reply, bytes) and float(reply) <= now * 1e6
-
-
-def sweep(prefix: str, now: float) -> Command:
-    """Return the command that deletes entries of a lasting scope that have ended; its reply is how many it deleted."""
-    return Command((b"EVAL", _SWEEP, b"3", f"{prefix}{ENTRY}".encode(), *_keys(prefix), b"", _microseconds(now)))
-
-
-def measured(prefix: str) -> tuple[Command, Command]:
-    """Return the commands that read the number of entries (plus 1) and of bytes in a scope."""
-    sizes, _ = _keys(prefix)
-    return Command((b"HLEN", sizes)), Command((b"HGET", sizes, b""))
-
-
-def page(prefix: str, cursor: bytes = b"0") -> Command:
-    """Return the command that reads a page of a scope's entries; `paged` reads the reply."""
-    return Command((b"HSCAN", _keys(prefix)[0], cursor, b"COUNT", b"1000"))
-
-
-def paged(reply: object) -> tuple[bytes, list[Placed]]:
-    """Return the cursor of the next page (b"0" after the last), and the entries of this one."""
-    if not isinstance(reply, list) or len(reply) != 2:
-        return b"0", []
-    cursor, fields = reply
-    entries = []
-    for name, value in zip(fields[::2], fields[1::2], strict=False):
-        size, _, origin = value.partition(b" ")
-        if name and size.isdigit():
-            entries.append(Placed(name.decode(), int(size), origin.decode()))
-    return cursor, entries
-
-
-def _keys(prefix: str) -> tuple[bytes, bytes]:
+def keys_of(prefix: str) -> tuple[bytes, bytes]:
     """Return the keys of a scope's size hash and of its sorted set of creation times."""
     return f"{prefix}:sizes".encode(), f"{prefix}:ages".encode()
 
 
-def _microseconds(at: float) -> bytes:
+def microseconds(at: float) -> bytes:
+    """Return a time of the wall clock in whole microseconds."""
     return b"%d" % round(at * 1e6)

@@ -9,7 +9,6 @@ requests and entries without tags need no additional read.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Sequence
 from typing import Final
 
@@ -72,11 +71,6 @@ def table_of(prefix: str) -> str:
 def versions_of(prefix: str, names: Sequence[str]) -> Command:
     """Return the command that reads the versions of tags in a scope, in this order."""
     return Command((b"HMGET", table_of(prefix).encode(), *(name.encode() for name in names)))
-
-
-def purged(prefix: str, name: str) -> Command:
-    """Return the command that gives a tag a new random version."""
-    return Command((b"HSET", table_of(prefix).encode(), name.encode(), secrets.token_hex(8).encode()))
 
 
 def paired(names: Sequence[str], reply: object) -> Versions:

@@ -115,7 +115,13 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
-        requires=("lint", "measures", "recorder", "access"),
+        requires=("lint", "measures", "recorder", "access", "cache_admin"),
+    ),
+    StandardPart(
+        "cache_admin",
+        "cached answers",
+        ("cache",),
+        provides=("admin_routers", "cache_admin", "tasks"),
     ),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(

@@ -15,6 +15,7 @@ from cache.response_cache import ResponseCache
 from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
+from gateway.parts.cache_admin.administration import Administration
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.store import UNHURRIED, local_store
 
@@ -52,7 +53,7 @@ async def test_s16_thousands_of_prompts_of_one_tenant_evict_nobody_else(prompts:
         await _written(cache, [CacheWrite(plan, answer(), axes[0]) for plan in quiet])
         flood = (_plan(cache, f"Tell me of number {i}", "loud") for i in range(prompts))
         await _written(cache, [CacheWrite(plan, answer(f"Answer {i}."), axes[1]) for i, plan in enumerate(flood)])
-        held = {one.scope.owner: one.entries for one in await cache.administration.stats()}
+        held = {one.scope.owner: one.entries for one in await Administration(store).stats()}
         assert held.pop("tenant:loud") <= cap
         assert held == {f"tenant:quiet-{i}": 1 for i in range(20)}
         for i, plan in enumerate(quiet):

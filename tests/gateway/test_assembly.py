@@ -35,6 +35,7 @@ ORDER = [
     "coalescer",
     "identities",
     "key files",
+    "cache tidying",
     "gossip",
     "keep-warm",
     "metrics",

@@ -14,8 +14,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from cache.administration import Administration
 from cache.store.redis_store import RedisStore
+from gateway.parts.cache_admin.administration import Administration
 from tests.support.ask import record_at, text_of
 from tests.support.gateway import CHAT, Gateway, config, environment, running, serve, write_deployment
 from tests.support.store import UNHURRIED, LocalStore, local_store

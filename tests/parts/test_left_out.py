@@ -213,7 +213,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             if "measures" in names:
                 assert "/v1/feedback needs the part measures, which is not installed" in rated.text
             else:
-                assert len(rated.json()["cache_entry_removed"]) == 12
+                assert len(rated.json().get("cache_entry_removed", "")) == (0 if "cache_admin" in names else 12)
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
             for path, needed in (("responses", "apis"), ("messages", "apis"), ("embeddings", "services")):
@@ -228,7 +228,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             ["--help"],
             ["check", *files],
             ["trace", "show", request_id, *at_store],
-            ["cache", "stats", *at_store],
+            *([] if "cache_admin" in names else [["cache", "stats", *at_store]]),
             *([] if "lint" in names else [["policy", "lint", str(tmp_path / "policies")], ["policy", "schema"]]),
             *([name, "--help"] for name in left),
             ["check", *files[:2]],  # of the shipped policies, those that need a part are left out with it
@@ -266,7 +266,8 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         setting = f"the setting cache.semantic.max_error needs the part {missing}, which is not installed"
         linted = [ran.out for argv, ran in worked if argv[:2] in (["policy", "lint"], ["check", "--config"])]
         assert {setting in out for out in linted} == {unbound and "lint" not in names}
-        assert ("wrong hits: not known" in worked[3][1].out) == unbound
+        unknown = ["wrong hits: not known" in did.out for argv, did in worked if argv[:2] == ["cache", "stats"]]
+        assert unknown in ([], [unbound])
         actions = [name.split()[1] for name in help_texts() if name.startswith("policy ") and name not in gone]
         assert re.findall(r"^    ([a-z]+)\s", next(ran).out, re.MULTILINE) == actions
 

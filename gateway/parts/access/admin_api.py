@@ -18,7 +18,7 @@ from gateway.parts.access.config import AccessSections
 from gateway.parts.access.key_tries import KeyTries
 from gateway.parts.access.keys.roles import ADMIN, Person
 from gateway.parts.access.keys.tokens import is_token
-from gateway.parts.access.routes import audit, budgets, cache, keys
+from gateway.parts.access.routes import audit, budgets, keys
 from gateway.request.options import known_headers
 from gateway.seams import routers_for_admins
 
@@ -35,7 +35,7 @@ def admin_api(steps: Steps) -> FastAPI:
     """Return the application of the admin port."""
     config = steps.deployment.of(AccessSections).admin
     assert config is not None and isinstance(steps.authenticator, KeyAuthenticator)  # noqa: S101  (both are this part's)
-    routers = [cache.router, audit.router, budgets.router, keys.router, keys.teams, *routers_for_admins()]
+    routers = [audit.router, budgets.router, keys.router, keys.teams, *routers_for_admins()]
     admit = gatekeeper(config, steps.authenticator.identities)
     api = cold_api(steps, "Tierline: the admin API", routers, [], admit, keyed=True)
     api.state.typed = api.state.sheds = False

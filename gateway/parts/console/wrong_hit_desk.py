@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import orjson
 
-from cache.administration import UNDO_S
 from cache.entry import ID_CHARS
+from gateway.parts.cache_admin.administration import UNDO_S
 from gateway.parts.console.page import PageError
 from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE, WrongHit, WrongHits

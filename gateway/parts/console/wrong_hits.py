@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from cache.administration import Administration
 from cache.scopes.scope import owners_of
 from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Append, Store
+from gateway.parts.cache_admin.administration import Administration
 from gateway.seams import hit_bound_part
 from gateway.telemetry.feedback import STREAM, Feedback, ServedHit
 
 if TYPE_CHECKING:
-    from cache.administration import Found
     from cache.semantic.hit_bound import PublishedBound
+    from gateway.parts.cache_admin.administration import Found
 
 COMMENT: Final = "marked as a wrong hit in the console"
 """The comment of ratings that are given here."""

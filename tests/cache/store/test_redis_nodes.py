@@ -10,11 +10,11 @@ from collections.abc import AsyncIterator, Iterator
 import numpy as np
 import pytest
 
-from cache.administration import Administration
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, Claim, Command, Release, StoreUnavailable, Write
 from cache.store.redis_nodes import slot_of
 from cache.store.redis_store import RedisStore
+from gateway.parts.cache_admin.administration import Administration
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cluster import SLOTS, Cluster, cluster_of
 from tests.support.redis8 import Unavailable, redis8

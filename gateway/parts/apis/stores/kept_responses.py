@@ -26,11 +26,12 @@ from typing import Any, Final
 import orjson
 
 from cache.scopes.scope import prefixed
-from cache.scopes.shelf import ENTRY, SWEPT_AT_ONCE, Caps, drop, ended, ends, prolong, put, sweep
+from cache.scopes.shelf import ENTRY, Caps, drop, put
 from cache.store.base import Command, NoStore, Operation, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
+from gateway.parts.apis.stores.lasting import SWEPT_AT_ONCE, ended, ends, prolong, sweep
 from policies.value_type import value_type
 
 log = logging.getLogger("tierline.responses")

@@ -18,8 +18,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cache.administration import Administration
 from cache.store.base import Store, StoreUnavailable
+from gateway.parts.cache_admin.administration import Administration
+from gateway.parts.cache_admin.cache_view import scope_shown
 from gateway.parts.console.kept_figures import KeptFigures, patience_for
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, form_of, person_in, whole_in
 from gateway.parts.console.records import Records
@@ -28,7 +29,6 @@ from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
 from gateway.seams import hit_bound_part
 from gateway.telemetry import names
-from gateway.telemetry.cache_view import scope_shown
 from gateway.telemetry.feedback import ServedHit, served_hit
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400}

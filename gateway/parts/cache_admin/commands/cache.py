@@ -16,16 +16,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from cache.administration import Administration, Purged
 from cache.scopes.tags import BadTags, parse
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command
 from gateway.cli.store_flags import add_store_flags, gateway_url, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.cache_admin.administration import Administration, Purged
+from gateway.parts.cache_admin.cache_view import entry_shown, lookups_of, scope_shown
 from gateway.report import WIDE, console_of_stdout, print_json, printable
 from gateway.seams import hit_bound_part
-from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 from policies.quantities import byte_size, percent, period
 
 _TIMEOUT_S = 2.0

@@ -14,15 +14,15 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends
 from pydantic import model_validator
 
-from cache.administration import Purged
 from cache.scopes.tags import BadTags, parse
 from gateway.errors import InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.routes.role_check import needs_role
+from gateway.parts.cache_admin.administration import Administration, Purged
+from gateway.parts.cache_admin.cache_view import entry_shown, lookups_of, scope_shown
 from gateway.seams import hit_bound_part
 from gateway.steps import Steps
-from gateway.telemetry.cache_view import entry_shown, lookups_of, scope_shown
 
 _ENTRY_ID: Final = re.compile(r"[0-9a-f]{12,32}")
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}")
@@ -74,7 +74,7 @@ class PurgeRequest(Body):
 @router.get("/stats")
 async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
     """What each scope of the cache holds, and how many hits were wrong."""
-    scopes = [scope_shown(scope) for scope in await steps.cache.administration.stats()]
+    scopes = [scope_shown(scope) for scope in await Administration(steps.store).stats()]
     bounds = hit_bound_part()
     risks = [] if bounds is None else await bounds.shown_published(steps.store)
     lookups = lookups_of(steps.metrics.render().decode())
@@ -85,7 +85,7 @@ async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
 async def show(steps: Served, person: _Purges, entry_id: _EntryId) -> dict[str, Any]:
     """Show a stored answer."""
     person.permit("cache.purge")
-    entry = await steps.cache.administration.find(entry_id)
+    entry = await Administration(steps.store).find(entry_id)
     if entry is None:
         raise _no_entry(entry_id)
     return {"object": "cache.entry", **entry_shown(entry)}
@@ -106,7 +106,7 @@ async def purge(steps: Served, person: _Purges, body: PurgeRequest) -> dict[str,
         return await _removed(steps, await _id(body.entry))
     kind = next((kind for kind in ("tenant", "team") if getattr(body, kind) is not None), None)
     owner = f"{kind}:{getattr(body, kind)}" if kind is not None else None
-    administration = steps.cache.administration
+    administration = Administration(steps.store)
     if body.tag is not None:
         purged: Purged = await administration.purge_tag(body.tag, body.surface, owner)
     else:
@@ -117,7 +117,7 @@ async def purge(steps: Served, person: _Purges, body: PurgeRequest) -> dict[str,
 
 
 async def _removed(steps: Steps, entry_id: str) -> dict[str, Any]:
-    entry = await steps.cache.administration.remove(entry_id)
+    entry = await Administration(steps.store).remove(entry_id)
     if entry is None:
         raise _no_entry(entry_id)
     return {"object": "cache.purge", "entry": entry.id, "scopes": 1, "entries": 1 + len(entry.copies)}

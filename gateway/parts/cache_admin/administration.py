@@ -15,33 +15,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
+import secrets
 import struct
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+import orjson
+
 from cache.entry import CacheEntry, CorruptEntry, decode, id_of
 from cache.scopes import shelf, tags
 from cache.scopes.scope import (
+    GENERATIONS,
+    LISTED,
     SCHEMA,
     SEEN_S,
-    Listed,
     Scope,
-    covers,
     generation_of,
     generations_in,
-    raise_generation,
+    prefix_of,
     read_generations,
-    read_scopes,
-    scopes_in,
-    unlisted,
 )
-from cache.scopes.shelf import ENTRY, Caps, Placed
-from cache.store.base import Command, Store
+from cache.scopes.shelf import ENTRY, Caps, keys_of
+from cache.store.base import Command, Store, StoreUnavailable
 
 _LIMIT_S: Final = 2.0
 _AT_ONCE: Final = 500
+_TIDY_S: Final = 3_600.0
 UNDO_S: Final = 900
 """How long a deleted entry can be put back, in seconds."""
 _ASIDE: Final = f"tierline:{SCHEMA}:undo:"
@@ -54,6 +56,23 @@ _NO_CAPS: Final = Caps(1 << 40, 1 << 50)
 _LENGTH: Final = struct.Struct(">I")
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A registered scope; `until` is in seconds since 1970."""
+
+    scope: Scope
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """One entry as the size hash records it: its digest, its bytes, and the original's digest if it is a copy."""
+
+    digest: str
+    bytes: int
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +137,7 @@ class Administration:
         raised = generations_in(reply)
         stats = []
         for some in _batches(listed, _AT_ONCE):
-            replies = await self._ask(*(command for entry in some for command in shelf.measured(entry.scope.prefix)))
+            replies = await self._ask(*(command for entry in some for command in measured(entry.scope.prefix)))
             for listed_scope, count, size in zip(some, replies[::2], replies[1::2], strict=True):
                 scope, entries = listed_scope.scope, max(0, int(count) - 1)
                 if entries:
@@ -195,7 +214,7 @@ class Administration:
                     continue
                 prefix, _, digest = key.rpartition(ENTRY)
                 put = shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin)
-                await self._ask(shelf.allow(prefix, digest), put)
+                await self._ask(allow(prefix, digest), put)
                 back.add(digest)
         await self._ask(Command((b"DEL", key_of_it)))
         return len(back)
@@ -246,7 +265,7 @@ class Administration:
         """Make every entry with the tag a miss, including those being written. Their memory is freed later."""
         reached = await self.scopes(surface, None if owner is None else {owner})
         for some in _batches(reached, _AT_ONCE):
-            await self._ask(*(tags.purged(listed_scope.scope.prefix, tag) for listed_scope in some))
+            await self._ask(*(tag_purged(listed_scope.scope.prefix, tag) for listed_scope in some))
         return Purged(len(reached))
 
     async def tidy(self) -> None:
@@ -259,8 +278,8 @@ class Administration:
     async def _placed(self, scope: Scope) -> AsyncIterator[Placed]:
         cursor = b"0"
         while True:
-            (reply,) = await self._ask(shelf.page(scope.prefix, cursor))
-            cursor, placed = shelf.paged(reply)
+            (reply,) = await self._ask(page(scope.prefix, cursor))
+            cursor, placed = paged(reply)
             for each in placed:
                 yield each
             if cursor == b"0":
@@ -302,3 +321,94 @@ def _is_current(scope: Scope, raised: Mapping[str, int]) -> bool:
 
 def _batches(items: Sequence[T], size: int) -> list[Sequence[T]]:
     return [items[start : start + size] for start in range(0, len(items), size)]
+
+
+class Tidying:
+    """Tidy the list of scopes about once an hour, in one worker or several: they come at different times."""
+
+    def __init__(self, store: Store) -> None:
+        self._administration = Administration(store)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Start it; the event loop runs."""
+        self._task = asyncio.create_task(self._run(), name="cache-tidy")
+
+    async def aclose(self) -> None:
+        """End it."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(_TIDY_S * random.uniform(0.5, 1.5))  # noqa: S311  (not all workers at once)
+            with contextlib.suppress(StoreUnavailable):
+                await self._administration.tidy()
+
+
+def covers(owners: Collection[str], owner: str) -> bool:
+    """Return whether an owner is one of these, or a team within a tenant that is."""
+    return owner in owners or owner.partition("/")[0] in owners
+
+
+def raise_generation(surface: str, owner: str | None) -> Command:
+    """Return the command that raises a surface's generation, for one owner or, with None, for everybody."""
+    field = surface if owner is None else f"{surface} {owner}"
+    return Command((b"HINCRBY", GENERATIONS.encode(), field.encode(), b"1"))
+
+
+def read_scopes() -> Command:
+    """Return the command that reads all scopes; `scopes_in` reads the reply."""
+    return Command((b"HGETALL", LISTED.encode()))
+
+
+def scopes_in(reply: object) -> list[Listed]:
+    """Return the scopes in a reply to `read_scopes`, by surface and owner, the latest generation first."""
+    if not isinstance(reply, list):
+        return []
+    listed = []
+    for digest, value in zip(reply[::2], reply[1::2], strict=False):
+        with contextlib.suppress(ValueError, TypeError):  # malformed
+            *words, until = orjson.loads(value)
+            listed.append(Listed(Scope(prefix_of(digest.decode()), *words), until))
+    return sorted(listed, key=lambda row: (row.scope.surface, row.scope.owner, -row.scope.generation, -row.until))
+
+
+def unlisted(scope: Scope) -> Command:
+    """Return the command that removes a scope from the list."""
+    return Command((b"HDEL", LISTED.encode(), scope.digest.encode()))
+
+
+def measured(prefix: str) -> tuple[Command, Command]:
+    """Return the commands that read the number of entries (plus 1) and of bytes in a scope."""
+    sizes, _ = keys_of(prefix)
+    return Command((b"HLEN", sizes)), Command((b"HGET", sizes, b""))
+
+
+def page(prefix: str, cursor: bytes = b"0") -> Command:
+    """Return the command that reads a page of a scope's entries; `paged` reads the reply."""
+    return Command((b"HSCAN", keys_of(prefix)[0], cursor, b"COUNT", b"1000"))
+
+
+def paged(reply: object) -> tuple[bytes, list[Placed]]:
+    """Return the cursor of the next page (b"0" after the last), and the entries of this one."""
+    if not isinstance(reply, list) or len(reply) != 2:
+        return b"0", []
+    cursor, fields = reply
+    entries = []
+    for name, value in zip(fields[::2], fields[1::2], strict=False):
+        size, _, origin = value.partition(b" ")
+        if name and size.isdigit():
+            entries.append(Placed(name.decode(), int(size), origin.decode()))
+    return cursor, entries
+
+
+def allow(prefix: str, digest: str) -> Command:
+    """Return the command that lets an entry be written again that was deleted for good."""
+    return Command((b"ZREM", keys_of(prefix)[0] + b":gone", digest.encode()))
+
+
+def tag_purged(prefix: str, name: str) -> Command:
+    """Return the command that gives a tag a new random version."""
+    return Command((b"HSET", tags.table_of(prefix).encode(), name.encode(), secrets.token_hex(8).encode()))

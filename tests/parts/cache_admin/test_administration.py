@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from cache.administration import Administration
 from cache.entry import Lookup, StoredAnswer
 from cache.index import Vector
 from cache.planning.plan import CachePlan
@@ -22,6 +21,7 @@ from cache.scopes.shelf import Caps
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite, PendingWrite
+from gateway.parts.cache_admin.administration import Administration
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.ports import free_port
@@ -302,8 +302,8 @@ async def test_an_entry_is_found_by_its_id_and_removed_with_its_copies(
         found = await admin.find(chosen.entry_id)
         assert found is not None
         assert (found.id, found.scope.owner, found.entry.question) == (chosen.entry_id, f"tenant:{tenant}", ITALY)
-        assert await cache.wrong(chosen.entry_id, "somebody-else", "chat") is None
-        assert await cache.wrong(chosen.entry_id, tenant, "chat") is not None
+        assert await admin.remove_wrong(chosen.entry_id, "chat", cache.scopes.owners("somebody-else")) is None
+        assert await admin.remove_wrong(chosen.entry_id, "chat", cache.scopes.owners(tenant)) is not None
         assert not await hit(cache, ITALY, tenant)
         assert not await hit(cache, SAME, tenant)
         assert (await answered(lambda: cache.semantic(planned(cache, SAME, tenant), vector(0.1)))).hit is None
@@ -329,16 +329,19 @@ async def test_a_tenant_that_fills_its_scope_evicts_its_own_oldest_and_nobody_el
     assert await hit(cache, ITALY, f"{tenant}-quiet")
 
 
-async def test_an_answer_that_took_the_wrong_ones_place_stays(cache: ResponseCache, tenant: str) -> None:
+async def test_an_answer_that_took_the_wrong_ones_place_stays(
+    cache: ResponseCache, admin: Administration, tenant: str
+) -> None:
     """Whoever calls an answer wrong means the one that it got, not the fresh one under the same key."""
     await keep(cache, planned(cache, ITALY, tenant), answer("Milan."))
     wrong = (await exact(cache, ITALY, tenant)).hit
     assert wrong is not None
     await keep(cache, planned(cache, ITALY, tenant), answer("Rome."))
-    assert await cache.wrong(wrong.entry_id, tenant, "chat", wrong.entry.created_at) is None
+    owners = cache.scopes.owners(tenant)
+    assert await admin.remove_wrong(wrong.entry_id, "chat", owners, wrong.entry.created_at) is None
     fresh = (await exact(cache, ITALY, tenant)).hit
     assert fresh is not None
-    assert await cache.wrong(fresh.entry_id, tenant, "chat", fresh.entry.created_at) is not None
+    assert await admin.remove_wrong(fresh.entry_id, "chat", owners, fresh.entry.created_at) is not None
 
 
 async def test_a_copy_that_is_on_its_way_when_its_original_is_removed_is_not_stored(

@@ -9,8 +9,8 @@ from typing import Any, Final
 import orjson
 from prometheus_client.parser import text_string_to_metric_families
 
-from cache.administration import Found, ScopeStats
 from cache.text.conversation import readable
+from gateway.parts.cache_admin.administration import Found, ScopeStats
 
 _BEGINNING: Final = 300
 _LOOKUPS: Final = "tierline_cache_lookups_total"

@@ -1,0 +1,1 @@
+"""See what the cache holds, and take answers out of it."""
