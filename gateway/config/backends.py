@@ -5,8 +5,9 @@ Another kind is a class below `BackendConfig`, in the folder `kinds/NAME` of a p
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, Literal, Self, cast
 from urllib.parse import urlsplit
@@ -25,7 +26,6 @@ from pydantic_core import PydanticKnownError
 
 from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.config.addresses import is_loopback
-from gateway.config.model_facts import is_hosted_alone
 from gateway.config.notations import (
     BaseUrl,
     Count,
@@ -60,6 +60,37 @@ ANTHROPICS: Final = ("thinking", "output_config")
 """Fields of Anthropic's API that OpenAI's own refuse."""
 USAGE_OPTION: Final = "stream_options"
 """Field that asks for a stream's usage; where it is omitted, the usage comes unasked."""
+
+TELL_BEFORE: Final = timedelta(days=90)
+"""How long before a model is switched off that is told."""
+_MAKERS_ALONE: Final = re.compile(
+    r"(?:.*[/.])?(?:gpt-[3-9]|chatgpt-|o[1-9](?![\w.])|text-embedding-(?:3|ada)|claude-|gemini-(?!gemma)|grok-[3-9]|grok-code"
+    r"|(?:mistral|codestral|devstral|magistral|ministral|pixtral|voxtral)-(?:[\w-]*-)?latest$|mistral-(?:medium|large)-"
+    r"|deepseek-(?:chat|reasoner)$)"
+)
+
+
+PROXIED: Final = "a hosted model behind an address of this machine, so a proxy's"
+"""Why a backend on this machine is not taken to be free."""
+
+
+def is_hosted_alone(model: str) -> bool:
+    """Return whether a model is served by its maker and its maker's partners alone, by its name, prefixes left out.
+
+    A server on one's own machine that offers one is a proxy, and somebody pays for its calls.
+    """
+    return _MAKERS_ALONE.match(model.lower()) is not None
+
+
+def retirement(retires: date | None, within: timedelta = TELL_BEFORE) -> str:
+    """Return what there is to tell of a model that is switched off on that day; '' while it is further off."""
+    today = datetime.now(UTC).date()
+    if retires is None or retires - today > within:
+        return ""
+    days = (retires - today).days
+    if days < 0:
+        return f"has been switched off since {retires}"
+    return f"is switched off on {retires}, {f'in {days} days' if days > 1 else 'tomorrow' if days else 'today'}"
 
 
 def _fit_for_a_header(value: str) -> str:
@@ -241,10 +272,10 @@ class BackendConfig(Keyed, SetFields):
     `messages.NAME` are members of messages. A field that an answer would be wrong without is a capability it lacks."""
     roles: Literal["any", "one_system"] | None = None
     """Whether messages may have the roles `developer` and `system` anywhere, or there is one system message, at the
-    beginning, as most chat templates have it. The loader fills it in by the host and the model if it is not given."""
+    beginning, as most chat templates have it. None if nobody knows: then there is one."""
     prompt_lifetime: Positive | None = None
-    """How long it keeps a prompt in its cache after the last use; the loader fills in what its provider says. None if
-    that is not known: then nothing is said of how warm a conversation is there (`route.weigh_switching`)."""
+    """How long it keeps a prompt in its cache after the last use. None if that is not known: then nothing is said of
+    how warm a conversation is there (`route.weigh_switching`)."""
     watch_drafts: bool = False
     """Whether answers to non-streamed requests that will be judged are read as streams, to cancel poor ones early."""
     http: Annotated[Http, _of_part(Http, "http", "http")] = Http()
@@ -321,7 +352,7 @@ class BackendConfig(Keyed, SetFields):
             transport("/chat/completions"),
             stores="store" in self.can,
             asks_usage=USAGE_OPTION not in self.omit,
-            one_system=self.roles == "one_system",
+            one_system=self.roles != "any",
             calls=calls,
             custom_tools=self._is_openais,
             **common,

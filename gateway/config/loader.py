@@ -6,7 +6,7 @@ import os
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from cache import shipped_cross_encoder
 from gateway.config.addresses import check_store_url
@@ -15,19 +15,6 @@ from gateway.config.environment import (
     Environ,
     interpolate,
 )
-from gateway.config.model_facts import (
-    PROXIED,
-    FactsFile,
-    HostedModel,
-    KnownModels,
-    is_hosted_alone,
-    prior_of,
-    prompt_lifetimes,
-    read_facts,
-    retirement,
-)
-from gateway.config.prices import Price
-from gateway.config.providers import with_hosted_tiers
 from gateway.config.resolver import Resolver
 from gateway.config.schema import (
     Deployment,
@@ -67,10 +54,6 @@ _RESOLVED_KEYS = frozenset(
         "cross_encoder_folder",
     }
 )
-_FACTS: Final = ("price", "max_output", "logprobs", "rename", "omit", "service_tiers")
-"""Keys of a backend that are known for some models, and hold unless its config says otherwise."""
-_FAR_OFF: Final = 2.0
-"""By how much a stated price may differ from what is known of the model."""
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
 
 
@@ -90,7 +73,8 @@ def load_deployment(file: Path | None = None, environ: Environ = os.environ, *, 
     lacks = [(name, part) for name in written.value if (part := part_missing_for_section(name)) is not None]
     if lacks:
         raise InvalidContent([written.problem((name,), absent(f"the section {name}", part)) for name, part in lacks])
-    environ = with_hosted_tiers(environ) if file is None else environ
+    for sections in sections_of_parts() if file is None else ():
+        environ = sections.environ(environ)
     filled = interpolate(written, environ)
     deployment = validate(deployment_model(), filled, lambda path, _: _refusal(path, written))
     deployment = _Resolver(written, environ, reads=reads).resolve(deployment)
@@ -117,19 +101,9 @@ def resolved_keys() -> frozenset[str]:
 
 
 class _Resolver(Resolver):
-    """Fill secrets, absolute paths and the facts about models into the core's sections of a validated deployment."""
-
-    def __init__(self, written: Document, environ: Environ, *, reads: bool) -> None:
-        super().__init__(written, environ, reads=reads)
-        self._known = KnownModels()
-        self._refuses_unknown = False
+    """Fill secrets and absolute paths into the core's sections of a validated deployment."""
 
     def resolve(self, deployment: Deployment) -> Deployment:
-        prices = deployment.prices
-        self._refuses_unknown = prices.unknown == "refuse"
-        own = self.existing(("prices", "file"), prices.file)
-        if own is not None and own.is_file():
-            self._known = KnownModels(read_facts(own))
         tiers = tuple(
             tier.model_copy(
                 update={
@@ -144,17 +118,15 @@ class _Resolver(Resolver):
             "tiers": tiers,
             "store": self._store(deployment.store),
             "policies": self._policies(deployment.policies),
-            "prices": prices.model_copy(update={"file": own}),
             "classifier": self.existing(("classifier",), deployment.classifier),
             "cross_encoder_folder": self._cross_encoder(deployment.cross_encoder),
         }
         deployment = deployment.model_copy(update=update)
-        of_parts: dict[str, object] = {}
         for sections in sections_of_parts():
-            of_parts |= sections.resolve(deployment, self)
+            deployment = deployment.model_copy(update=sections.resolve(deployment, self))
         if self.problems:
             raise InvalidContent(self.problems)
-        return deployment.model_copy(update={**of_parts, "warnings": tuple(self.warnings)})
+        return deployment.model_copy(update={"warnings": tuple(self.warnings)})
 
     def _store(self, store: StoreConfig) -> StoreConfig:
         url = self.environ.get(STORE_URL)
@@ -181,42 +153,7 @@ class _Resolver(Resolver):
         context = backend.context if backend.context is not None else self._local_context(backend)
         update: dict[str, Any] = {"key": key, "unconfigured_reason": reason, "head": head, "context": context}
         update["key_file"] = backend.key_file and self.absolute(backend.key_file)
-        known = self._known.find(backend.base_url, backend.model)
-        if known is not None:
-            facts, given = known[0], backend.model_fields_set
-            update |= {name: getattr(facts, name) for name in _FACTS if name not in given}
-            update["context"] = context if context is not None else facts.context
-            update["retires"] = facts.retires
-            update["prior"] = prior_of(facts, {**backend.set, **backend.force})
-            self._warn_of_facts(path, backend, facts)
-        update["provider"] = self._known.provider(backend.base_url)
-        if backend.roles is None:
-            update["roles"] = self._known.roles(backend.base_url, backend.model)
-        if backend.prompt_lifetime is None:
-            update["prompt_lifetime"] = prompt_lifetimes().get(update["provider"])
-        price = update.get("price", backend.price)
-        update["price_source"] = _price_source(backend, None if known is None else known[1], price)
-        if price is None and reason is None and self._refuses_unknown:
-            here = f" ({PROXIED}; write price: {{}} if nobody pays for it)" if backend.is_here else ""
-            message = f"nobody states what it costs{here}, and prices.unknown says refuse; write input and output here"
-            self.refuse((*path, "price"), message)
         return backend.model_copy(update=update)
-
-    def _warn_of_facts(self, path: KeyPath, backend: BackendConfig, facts: HostedModel) -> None:
-        """Warn of a model that is about to be switched off, and of a price that is another model's."""
-        if notice := retirement(facts.retires):
-            self.warn((*path, "model"), f"{backend.model} {notice}; choose another")
-        price, known = backend.price, facts.price
-        if price is None or known is None or "price" not in backend.model_fields_set:
-            return
-        for side in ("input", "output"):
-            stated, expected = getattr(price, side), getattr(known, side)
-            if max(stated, expected) > _FAR_OFF * min(stated, expected):
-                message = (
-                    f"{backend.model} is known to cost ${expected:g} per million tokens of {side}, not ${stated:g}"
-                )
-                self.warn((*path, "price"), f"{message}; leave price out, unless that is your contract")
-                return
 
     def _local_context(self, backend: BackendConfig) -> int | None:
         """Return the context length in tokens of `tierline up`'s model; None if this backend is not that model."""
@@ -253,13 +190,3 @@ class _Resolver(Resolver):
             message = f"the one that ships is not at {shipped}; install Tierline again, or set cross_encoder: none"
             self.refuse(("cross_encoder",), message)
         return shipped
-
-
-def _price_source(backend: BackendConfig, file: FactsFile | None, price: Price | None) -> str:
-    """Return who states a backend's price; '' if nobody does. `file` has facts about its model."""
-    if price is None:
-        return ""
-    if file is not None and "price" not in backend.model_fields_set:
-        return file.name
-    free_here = price == Price() and backend.is_here and not is_hosted_alone(backend.model)
-    return "on this machine" if free_here else "config"

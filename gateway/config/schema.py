@@ -67,15 +67,6 @@ class PoliciesConfig(Section):
     store, which `tierline policy apply` changes for all replicas; the files seed it when it is empty, and no more."""
 
 
-class PricesConfig(Section):
-    """What models cost, beside what each backend's `price` says."""
-
-    file: OptionalPath = None
-    """A file of facts about models that comes before the one that ships with Tierline."""
-    unknown: Literal["warn", "refuse"] = "warn"
-    """Whether the gateway starts with a backend whose price nobody states."""
-
-
 class TelemetryConfig(Section):
     """Recording of requests: with which texts, of which share their hops, and how many of the latest to keep."""
 
@@ -252,7 +243,6 @@ class Deployment(Section):
     sentence-transformers exports it."""
     cross_encoder_folder: Path | None = None
     """The folder that `cross_encoder` names, None for none; set by the loader."""
-    prices: PricesConfig = PricesConfig()
     telemetry: TelemetryConfig = TelemetryConfig()
     log: LogConfig = LogConfig()
     limits: Limits = Limits()

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self, cast
 from pydantic import create_model, model_validator
 
 from gateway.config.backends import Keyed
+from gateway.config.environment import Environ
 from gateway.config.resolver import Resolver
 from gateway.config.schema import Deployment, StoreQuota
 from gateway.parts.standard import config_modules
@@ -28,13 +29,19 @@ class Sections(Section):
     """Keys, at any depth, that `resolve` sets; written in a file they are refused."""
 
     @classmethod
+    def environ(cls, environ: Environ) -> Environ:
+        """Return the environment of the default config with what this part fills in."""
+        return environ
+
+    @classmethod
     def check(cls, deployment: Deployment) -> Iterator[Finding]:
         """Yield what is wrong between sections, once each of them is valid by itself."""
         yield from ()
 
     @classmethod
     def resolve(cls, deployment: Deployment, resolver: Resolver) -> Mapping[str, object]:
-        """Return sections with their secrets and absolute paths filled in, by name; the core's are already.
+        """Return sections with their secrets and absolute paths filled in, by name; those of the core and of parts that
+        stand before this one in the list are already.
 
         What is wrong or doubtful goes to the resolver.
         """

@@ -86,11 +86,12 @@ PARTS: Final = (
     StandardPart(
         "access",
         "keys, limits and money",
-        ("keys", "teams", "budgets", "audit", "prices"),
+        ("keys", "teams", "budgets", "audit"),
         sections=("tenants", "teams", "keys", "alerts", "identity", "roles", "admin"),
         policy_sections=("spending",),
         provides=("authenticator", "limits", "admin_port", "audit"),
     ),
+    StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",)),
     StandardPart(
         "lab",
         "policies before they are in force",

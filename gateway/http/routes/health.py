@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from gateway.config.model_facts import retirement
+from gateway.config.backends import retirement
 from gateway.errors import Unauthorized
 from gateway.request.options import known_headers
 from gateway.telemetry.metrics import CONTENT_TYPE

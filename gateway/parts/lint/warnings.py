@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.config.backends import BackendConfig
-from gateway.config.model_facts import PROXIED
+from gateway.config.backends import PROXIED, BackendConfig
 from gateway.config.schema import Deployment
 from gateway.parts.lint.rules import faults, lint
 from gateway.parts.standard import absent, settings_of_missing_parts

@@ -19,10 +19,11 @@ from typing import Any, Final, Literal
 import httpx2
 import orjson
 
+from gateway.config.backends import retirement
 from gateway.config.environment import Environ
-from gateway.config.model_facts import HostedModel, retirement, shipped_facts
-from gateway.config.providers import Provider, known_providers, offered
 from gateway.parts.local.model_lengths import context_in_props, contexts_in
+from gateway.parts.prices.model_facts import HostedModel, shipped_facts
+from gateway.parts.prices.providers import Provider, known_providers, offered
 
 NEAR_S: Final = 0.5
 """Longest wait for a server on this machine, in seconds."""

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.backends.prompt_cache import PromptCacheAsk, PromptCacheFacts
 from gateway.config.backends import BackendConfig
-from gateway.config.model_facts import shipped_facts
+from gateway.parts.prices.model_facts import shipped_facts
 
 CLAUDES = {
     "claude-opus-5-5": 512, "claude-fable-5-1": 512, "claude-sonnet-5-5": 1024, "claude-haiku-5-5": 1024,

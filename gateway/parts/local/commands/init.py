@@ -16,9 +16,9 @@ from typing import Any, Final
 from gateway.cli.commands import CommandError, check
 from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.config.loader import default_config
-from gateway.config.providers import known_providers
 from gateway.exit_codes import Exit
 from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text, verifier_advice
+from gateway.parts.prices.providers import known_providers
 from gateway.report import print_json
 
 _OF_A_TRY: Final = """surface: chat

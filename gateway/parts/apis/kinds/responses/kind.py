@@ -58,7 +58,7 @@ class ResponsesBackendConfig(BackendConfig):
         """See `BackendConfig.make`."""
         from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
 
-        return ResponsesBackend(transport("/responses"), one_system=self.roles == "one_system", **common)
+        return ResponsesBackend(transport("/responses"), one_system=self.roles != "any", **common)
 
 
 KIND: Final = ResponsesBackendConfig

@@ -11,11 +11,11 @@ import pytest
 
 from gateway.chat.usage import Usage
 from gateway.cli.main import main
-from gateway.config.backends import BackendConfig
+from gateway.config.backends import BackendConfig, retirement
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import HostedModel, prior_of, retirement, shipped_facts
 from gateway.config.prices import Price
-from gateway.parts.access.price_map import facts_from_price_map
+from gateway.parts.prices.model_facts import HostedModel, prior_of, shipped_facts
+from gateway.parts.prices.price_map import facts_from_price_map
 from policies.errors import ConfigError
 
 HOSTED = "https://api.openai.com/v1"

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import date
 from typing import Any, Final
 
-from gateway.config.model_facts import FactsFile
+from gateway.parts.prices.model_facts import FactsFile
 
 _ABOVE: Final = re.compile(r"_above_(\d+)k_tokens")
 _OPENAIS: Final = frozenset({"openai", "azure"})

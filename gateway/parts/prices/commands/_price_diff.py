@@ -10,7 +10,7 @@ from importlib import metadata
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.config.model_facts import FactsFile, HostedModel
+from gateway.parts.prices.model_facts import FactsFile, HostedModel
 
 _PACKAGE: Final = "genai-prices"
 _PROVIDERS: Final = {"gemini": "google", "together_ai": "together", "xai": "x-ai"}

@@ -9,8 +9,8 @@ import orjson
 import pytest
 
 from gateway.cli.main import main
-from gateway.config.model_facts import FactsFile
-from gateway.parts.access.commands._price_diff import differences
+from gateway.parts.prices.commands._price_diff import differences
+from gateway.parts.prices.model_facts import FactsFile
 
 MODELS = {
     # Ours is ten times theirs, and too small; they have a price of long prompts.

@@ -11,9 +11,8 @@ one that ships. A model that neither file has is unknown.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -30,8 +29,6 @@ from policies.yaml_source import read_yaml
 from routing.features import SERVICE_TIERS, ServiceTier
 from routing.load.latency import Prior
 
-TELL_BEFORE: Final = timedelta(days=90)
-"""How long before a model is switched off that is told."""
 SHIPPED_FACTS: Final = Path(__file__).parent / "model_facts.json"
 _LATENCY_PRIORS: Final = Path(__file__).parent / "latency_priors.json"
 _PROMPT_LIFETIMES: Final = Path(__file__).parent / "prompt_lifetimes.json"
@@ -69,25 +66,6 @@ class HostedModel(Section):
         return (*priced, "other")
 
 
-_MAKERS_ALONE: Final = re.compile(
-    r"(?:.*[/.])?(?:gpt-[3-9]|chatgpt-|o[1-9](?![\w.])|text-embedding-(?:3|ada)|claude-|gemini-(?!gemma)|grok-[3-9]|grok-code"
-    r"|(?:mistral|codestral|devstral|magistral|ministral|pixtral|voxtral)-(?:[\w-]*-)?latest$|mistral-(?:medium|large)-"
-    r"|deepseek-(?:chat|reasoner)$)"
-)
-
-
-PROXIED: Final = "a hosted model behind an address of this machine, so a proxy's"
-"""Why a backend on this machine is not taken to be free."""
-
-
-def is_hosted_alone(model: str) -> bool:
-    """Return whether a model is served by its maker and its maker's partners alone, by its name, prefixes left out.
-
-    A server on one's own machine that offers one is a proxy, and somebody pays for its calls.
-    """
-    return _MAKERS_ALONE.match(model.lower()) is not None
-
-
 @cache
 def _priors() -> Mapping[str, Any]:
     return orjson.loads(_LATENCY_PRIORS.read_bytes())  # type: ignore[no-any-return]
@@ -121,17 +99,6 @@ def _thinking_s(known: Mapping[str, Any], facts: HostedModel, fields: Mapping[st
     if effort is None and "temperature" in facts.omit:  # it takes no sampling parameters, as it always reasons
         effort = known["thinking_always"]
     return float(known["thinking"].get(effort, 0.0))
-
-
-def retirement(retires: date | None, within: timedelta = TELL_BEFORE) -> str:
-    """Return what there is to tell of a model that is switched off on that day; '' while it is further off."""
-    today = datetime.now(UTC).date()
-    if retires is None or retires - today > within:
-        return ""
-    days = (retires - today).days
-    if days < 0:
-        return f"has been switched off since {retires}"
-    return f"is switched off on {retires}, {f'in {days} days' if days > 1 else 'tomorrow' if days else 'today'}"
 
 
 class FactsFile(Section):

@@ -17,21 +17,21 @@ import orjson
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_command, add_json_flag, whole
-from gateway.config.backends import BackendConfig
+from gateway.config.backends import PROXIED, BackendConfig
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import (
-    PROXIED,
+from gateway.config.schema import Deployment
+from gateway.exit_codes import Exit
+from gateway.parts.prices.commands import _price_diff
+from gateway.parts.prices.config import PricesSections
+from gateway.parts.prices.model_facts import (
     FactsFile,
     HostedModel,
     KnownModels,
     read_facts,
     shipped_facts,
 )
-from gateway.config.providers import known_providers
-from gateway.config.schema import Deployment
-from gateway.exit_codes import Exit
-from gateway.parts.access.commands import _price_diff
-from gateway.parts.access.price_map import facts_from_price_map, unread_rates
+from gateway.parts.prices.price_map import facts_from_price_map, unread_rates
+from gateway.parts.prices.providers import known_providers
 
 _OLD_DAYS: Final = 90
 _WIDTH: Final = 80
@@ -69,7 +69,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _diff(args: argparse.Namespace) -> int:
     deployment = load_deployment(args.config, os.environ, reads=True)
-    facts = shipped_facts() if deployment.prices.file is None else read_facts(deployment.prices.file)
+    own = deployment.of(PricesSections).prices.file
+    facts = shipped_facts() if own is None else read_facts(own)
     proposed = [(entry.base_url, name) for entry in known_providers().providers for name in (entry.small, entry.large)]
     configured = [(backend.base_url, backend.model) for tier in deployment.tiers for backend in tier.backends]
     used = {(facts.provider(url) or "", name) for url, name in (*proposed, *configured)}
@@ -96,7 +97,8 @@ def _diff(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     deployment = load_deployment(args.config, os.environ, reads=True)
-    models = KnownModels() if deployment.prices.file is None else KnownModels(read_facts(deployment.prices.file))
+    own = deployment.of(PricesSections).prices.file
+    models = KnownModels() if own is None else KnownModels(read_facts(own))
     rows = list(_rows(deployment, models, datetime.now(tz=UTC).date(), args.max_age))
     found = any(row["finding"] for row in rows)
     if args.json:

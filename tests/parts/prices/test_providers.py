@@ -6,10 +6,11 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.config.backends import retirement
 from gateway.config.launch import Launch
 from gateway.config.loader import load_deployment
-from gateway.config.model_facts import retirement, shipped_facts
-from gateway.config.providers import Provider, known_providers
+from gateway.parts.prices.model_facts import shipped_facts
+from gateway.parts.prices.providers import Provider, known_providers
 
 KEY = "sk-canary-of-a-test"
 

@@ -1,0 +1,1 @@
+"""Test what is known of hosted models."""
