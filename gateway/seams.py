@@ -36,6 +36,9 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     call_memory `CallMemoryPart`. Its `build_call_memory` makes the `gateway.backends.call_reasoning.CallMemory` of a
                 worker, from which a model gets back its reasoning before a tool call. Not stable yet.
     cache_admin `CacheAdminPart`. Its `remove_wrong` deletes a cached answer that a client calls wrong. Not stable yet.
+    servers     `gateway.backends.server_forms.ServersPart`. Its functions make, for a backend, what learns the fields
+                that its model refuses, and what sends fields under other names. Without, they go out as they came, and
+                `rename`, `omit` and `roles: one_system` are errors. Not stable yet.
     client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
                 answers paths beside those of chat completions. Not stable yet.
     client_errors   `ClientErrorsPart`, of any number of parts, writes an error as the clients of an API know it. Not

@@ -40,14 +40,7 @@ from gateway.backends.base import (
 )
 from gateway.backends.blame import BYTE_ORDER_MARK, says_most_output, says_too_long, status_in
 from gateway.backends.quota import Quota, retry_after_s
-from gateway.backends.refused_fields import (
-    ELSEWHERE,
-    MOST_LEFT_OUT,
-    RefusedField,
-    RefusedFields,
-    asks_for,
-    refused_in,
-)
+from gateway.backends.server_forms import FieldMemory
 from gateway.backends.sse import DONE, EventParser
 from gateway.chat.completions import chunks_of
 from gateway.chat.normalised import AnswerFailed, normalise
@@ -197,7 +190,7 @@ class Common(TypedDict, total=False):
     key: Required[str | None]
     maker: Maker
     quota: Quota | None
-    refused: RefusedFields | None
+    refused: FieldMemory | None
 
 
 Prepared = tuple[dict[str, Any], ReplyReader, tuple[str, ...]]
@@ -229,13 +222,13 @@ class HttpBackend(ABC):
         headers: Mapping[str, str] | None = None,
         maker: Maker = NOBODY,
         quota: Quota | None = None,
-        refused: RefusedFields | None = None,
+        refused: FieldMemory | None = None,
     ) -> None:
         self._transport = self._streaming = transport
         """What whole answers and streams are asked over: platforms of clouds have a URL for each."""
         self._maker = maker
         self._names: Mapping[str, str] = {}
-        self._refused = RefusedFields(model) if refused is None else refused
+        self._refused = refused
         self._model = model
         self._quota = quota
         self._own_headers = {} if headers is None else headers
@@ -300,7 +293,7 @@ class HttpBackend(ABC):
 
         `prepare` takes the place of `_prepare`. A request that is refused for a field goes out again without it.
         """
-        left_out: list[RefusedField] = []
+        left_out: list[Any] = []
         while True:
             encode = partial(self._encoded, prepare or self._prepare, request, left_out, stream=stream)
             try:
@@ -319,7 +312,7 @@ class HttpBackend(ABC):
                 if response.header("Content-Encoding") not in (None, "identity"):
                     response.close()
                     raise InvalidReply("a content encoding that was not asked for")
-                if left_out:
+                if self._refused is not None and left_out:
                     self._refused.remember(left_out)
                 return response, reader, dropped
             try:
@@ -333,33 +326,34 @@ class HttpBackend(ABC):
                 raise ContextExceeded(response.status, error)
             if says_most_output(response.status, error):
                 raise OutputRefused(response.status, error)
-            fields = refused_in(response.status, error, body)
-            new = [field for field in fields if field.may_be_left_out and field not in left_out]
-            if not new or len(left_out) + len(new) > MOST_LEFT_OUT:
-                kind = FieldRefused if any(field.shown in ELSEWHERE for field in fields) else BadStatus
+            fields, elsewhere = (
+                ((), False) if self._refused is None else self._refused.refused(response.status, error, body, left_out)
+            )
+            if not fields:
+                kind = FieldRefused if elsewhere else BadStatus
                 raise self._named(kind(response.status, error, retry_after_s(response.header)), request)
-            left_out += new
+            left_out += fields
 
     def _encoded(
-        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[RefusedField], *, stream: bool
+        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Any], *, stream: bool
     ) -> tuple[dict[str, Any], bytes, ReplyReader, tuple[str, ...]]:
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)
-        if self._refused or left_out:
+        if self._refused is not None and (self._refused or left_out):
             body, omitted = self._refused.left_out(body, left_out)
             if request.prompt_cache is not None:
                 request.prompt_cache.left_out(omitted)
-            lost = (self._asked_as(path, request) for path in omitted)
+            lost = (self._asked_as(path, request, self._refused) for path in omitted)
             dropped = tuple(dict.fromkeys((*dropped, *(path for path in lost if path))))
         return body, orjson.dumps(in_pieces(body) if request.large else body), reader, dropped
 
-    def _asked_as(self, path: str, request: BackendRequest) -> str:
+    def _asked_as(self, path: str, request: BackendRequest, refused: FieldMemory) -> str:
         """Return how the client named the field at this path of the sent body; '' if it did not ask for it."""
         own = native_body(request.native, self.dialect)
         if own is not None:
-            return path if asks_for(own, path) else ""
+            return path if refused.asks_for(own, path) else ""
         name = self._names.get(path, path)
-        return client_path(request.native, name) if asks_for(request.body, name) else ""
+        return client_path(request.native, name) if refused.asks_for(request.body, name) else ""
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         """Return an error of this API's with the field that it is about as the client named it."""

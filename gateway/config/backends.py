@@ -331,6 +331,10 @@ class BackendConfig(Keyed, SetFields):
 
     def findings(self) -> Iterator[Finding]:
         """Yield what the config says of it that its kind cannot do."""
+        asked = {"rename": self.rename, "omit": {*self.omit} - {USAGE_OPTION}, "roles": self.roles == "one_system"}
+        for key in (key for key, value in asked.items() if value):
+            if missing := missing_for("servers", key):
+                yield Finding((key,), missing)
         for capability in sorted(self.capabilities & self.has_not):
             message = f"the API of kind: {self.kind} has no way to ask for {capability}; leave it out"
             yield Finding(("capabilities",), message)

@@ -141,6 +141,7 @@ PARTS: Final = (
         provides=("client_api", "client_errors"),
         kinds=("responses", "anthropic", "decisions"),
         sections=("responses",),
+        requires=("servers",),
         paths=("completions", "conversations", "messages", "responses"),
     ),
     StandardPart(
@@ -194,6 +195,7 @@ PARTS: Final = (
     ),
     StandardPart("measures", "figures of quality", (), provides=("public_routers",), paths=("feedback",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
+    StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
     StandardPart("lint", "mistakes in policies", ("policy lint", "policy schema"), provides=("lint",)),
 )
 

@@ -20,7 +20,7 @@ from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Sat
 from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import Quota
 from gateway.backends.refusals import Refusals
-from gateway.backends.refused_fields import RefusedFields
+from gateway.backends.server_forms import FieldMemory
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
@@ -71,7 +71,7 @@ class Endpoint:
         clock: Clock = time.monotonic,
         waiting: Counter[str] | None = None,
         quota: Quota | None = None,
-        refused_fields: RefusedFields | None = None,
+        refused_fields: FieldMemory | None = None,
         identity: Identity | None = None,
     ) -> None:
         self.config = config
@@ -79,8 +79,8 @@ class Endpoint:
         """The identity of a cloud that signs its calls; other endpoints may have the same one."""
         self.tier = ""
         """Name of its tier."""
-        self.refused_fields = RefusedFields() if refused_fields is None else refused_fields
-        """The request fields that its model has refused, and that it is not sent for some hours."""
+        self.refused_fields = refused_fields
+        """The request fields that its model has refused, and that it is not sent for some hours, if that is learnt."""
         self.key = KeyRenewal()
         """How often its key has changed, and what looks for another."""
         self.refusals = Refusals(clock)

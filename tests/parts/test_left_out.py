@@ -185,8 +185,10 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
 ) -> None:
     """A chat is answered whole and streamed; help lists what is there; what is not there is one clear error."""
     left_out = {part.name for part in parts}
-    lost = [part for part in PARTS if part.name in left_out or left_out & {*part.requires}]
-    names = {part.name for part in lost}
+    names = {*left_out}
+    for _ in PARTS:  # what requires a part that is lost is lost
+        names |= {part.name for part in PARTS if names & {*part.requires}}
+    lost = [part for part in PARTS if part.name in names]
     gone, unbound = _gone(lost), "hit_audits" in names
     acts = any(name.startswith("policy ") and name not in gone for name in help_texts())
     left = [name for name in COMMANDS if name not in gone and (acts or name != "policy")]
@@ -216,9 +218,10 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
                 assert len(rated.json().get("cache_entry_removed", "")) == (0 if "cache_admin" in names else 12)
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
+            requires = {part.name: part.requires for part in PARTS}
             for path, needed in (("responses", "apis"), ("messages", "apis"), ("embeddings", "services")):
                 gone_path = httpx2.post(f"{gateway.url}/{path}", json={"model": "chat", "input": "hi"}, timeout=20)
-                lacking = "apis" if "apis" in names else needed
+                lacking = next(name for name in (*requires[needed], needed) if name in names or name == needed)
                 lacks_it = f"/v1/{path} needs the part {lacking}, which is not installed: pip install tierline."
                 assert (lacks_it in gone_path.text) == (needed in names), gone_path.text
             assert "tierline_cache_" in httpx2.get(f"{gateway.origin}/metrics", timeout=20).text
@@ -238,14 +241,14 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         for section in sections:
             own = config(upstream.url, None, store.url, **{section: {}})
             (tmp_path / "of-part" / f"{section}.yaml").write_text(json.dumps(own))
-        kinds = {kind: part.name for part in PARTS for kind in part.kinds} | {"auth": "fleet", "http": "fleet"}
-        for kind in kinds:
+        asked: dict[str, tuple[str, object]] = {kind: ("fleet", {kind: {}}) for kind in ("auth", "http")}
+        asked |= {"rename": ("servers", {"rename": {"max_tokens": "limit"}}), "omit": ("servers", {"omit": ["seed"]})}
+        asked |= {"roles": ("servers", {"roles": "one_system"})}
+        asked |= {kind: (part.name, {"kind": kind}) for part in PARTS for kind in part.kinds}
+        for key, (_, keys) in asked.items():
             own = config(upstream.url, None, store.url)
-            own["tiers"][1]["backends"][0] |= {
-                "key_env": "",
-                **({kind: {}} if kind in ("auth", "http") else {"kind": kind}),
-            }
-            (tmp_path / "of-part" / f"kind-{kind}.yaml").write_text(json.dumps(own))
+            own["tiers"][1]["backends"][0] |= {"key_env": "", **keys}
+            (tmp_path / "of-part" / f"kind-{key}.yaml").write_text(json.dumps(own))
         in_store = config(upstream.url, None, store.url, policies={"source": "store"})
         (tmp_path / "in-store.yaml").write_text(json.dumps(in_store))
         (tmp_path / "policies" / "chat.test.yaml").write_text("tests: []\n")
@@ -255,7 +258,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             **({} if "lint" in names else {("policy", "schema", "--tests"): {"lab"}}),
             **({} if "rollout" in names else {apply: {"lab"}}),
         }
-        configs = (*sections, *(f"kind-{kind}" for kind in kinds))
+        configs = (*sections, *(f"kind-{key}" for key in asked))
         checks = [["check", "--config", str(tmp_path / "of-part" / f"{name}.yaml")] for name in configs]
         ran = iter(copy.run([*works, ["policy", "--help"], *late, *(name.split() for name in gone), *checks]))
         worked = [(argv, next(ran)) for argv in works]
@@ -288,7 +291,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             did = next(ran)
             said = re.search(rf"{section}\.yaml:\d+:\d+: {section}: the section {section} {lacks}", did.out)
             assert (said is not None) == (part in names), did
-        for kind, part in kinds.items():
+        for kind, (part, _) in asked.items():
             did = next(ran)
             said = re.search(rf"{kind}\.yaml:\d+:\d+: tiers\[1\]\.backends\[0\]\S*: (kind: )?{kind} {lacks}", did.out)
             assert (said is not None) == (part in names), did

@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 from gateway.backends.base import BackendRequest, BadStatus, ContextExceeded, OutputRefused
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.parts.servers.refused_fields import RefusedFields
 from tests.support.upstream import Received, Reply, Upstream
 
 FIXTURES: Final = Path(__file__).parents[1] / "fixtures"
@@ -81,7 +82,7 @@ async def judged(row: dict[str, Any], upstream: Upstream) -> Judged:
     transport = Http1Transport(
         f"{upstream.url}/chat/completions", max_in_flight=1, connect_timeout_s=5, max_reply=1 << 20
     )
-    backend = OpenAIBackend(transport, model="m", key="sk")
+    backend = OpenAIBackend(transport, model="m", key="sk", refused=RefusedFields())
     body = {"messages": _QUESTION, **asks}
     try:
         await backend.complete(BackendRequest(body, ask_logprobs=False))

@@ -21,7 +21,7 @@ from gateway.backends.base import (
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import retry_after_s
-from gateway.backends.refused_fields import RefusedFields
+from gateway.parts.servers.refused_fields import RefusedFields
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity

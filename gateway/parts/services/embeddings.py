@@ -22,7 +22,6 @@ from cache.entry import NO_DEMANDS
 from cache.store.base import StoreUnavailable
 from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Truncated, Unreachable
-from gateway.backends.refused_fields import RefusedField, refused_in
 from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import Usage, count_in
 from gateway.config.prices import Price
@@ -278,7 +277,7 @@ class _Embedding(SideExchange):
 
         It is asked once more without `user` if it refuses that: no vector depends on it.
         """
-        refused, also = client_of(self.steps, self._route.clients, service).refused, list[RefusedField]()
+        refused, also = client_of(self.steps, self._route.clients, service).refused, list[Any]()
         while True:
             fitted, omitted = refused.left_out(body, also)
             self.ledger.dropped = tuple(omitted)
@@ -287,7 +286,8 @@ class _Embedding(SideExchange):
             try:
                 vectors = await self._asked(service, model, inputs, sent, policy, large=large)
             except BadStatus as error:
-                fields = [field for field in refused_in(error.status, error.body, fitted) if field.shown == "user"]
+                fields, _ = refused.refused(error.status, error.body, fitted, also)
+                fields = [field for field in fields if field.shown == "user"]
                 if also or not fields:
                     raise
                 also += fields

@@ -12,10 +12,10 @@ import pytest
 from gateway.backends.base import BackendRequest, BadStatus, FieldRefused
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.refused_fields import KEPT_S, RefusedFields, refused_in
 from gateway.dialects.reasoning import NOBODY
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
+from gateway.parts.servers.refused_fields import KEPT_S, RefusedFields, refused_in
 from tests.support.upstream import Received, Reply, Upstream
 
 ASKED = [{"role": "user", "content": "hi"}]
@@ -419,7 +419,7 @@ async def test_the_other_dialects_learn_too(upstream: Upstream) -> None:
         )
 
     body = {"messages": ASKED, "reasoning_effort": "high", "temperature": 0.5, "max_tokens": 9000}
-    responses = ResponsesBackend(transport(), model="m", key=None, maker=NOBODY)
+    responses = ResponsesBackend(transport(), model="m", key=None, maker=NOBODY, refused=RefusedFields())
     raw = openai(
         "Unsupported parameter: 'reasoning.effort' is not supported with this model.",
         "reasoning.effort",
@@ -436,7 +436,7 @@ async def test_the_other_dialects_learn_too(upstream: Upstream) -> None:
     assert "effort" not in upstream.requests[-1].body.get("reasoning", {})
     await responses.aclose()
 
-    anthropic = AnthropicBackend(transport(), model="m", key=None, maker=NOBODY)
+    anthropic = AnthropicBackend(transport(), model="m", key=None, maker=NOBODY, refused=RefusedFields())
     raw = json.dumps(
         {"type": "error", "error": {"type": "invalid_request_error", "message": f"thinking: {UNKNOWN}"}}
     ).encode()

@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.backends.equal_forms import (
+from gateway.parts.servers.equal_forms import (
     PARTS,
     PINNED,
     SAYS_NOTHING,
@@ -41,7 +41,7 @@ log = logging.getLogger("tierline.backends")
 
 KEPT_S: Final = 6 * 3600.0
 """Time in seconds after which a refused field is sent again."""
-MOST_LEFT_OUT: Final = 6
+_MOST_LEFT_OUT: Final = 6
 """Most fields that one call goes without: some servers name one at a time."""
 _MOST: Final = 64
 _MOST_FIELDS: Final = 256
@@ -60,7 +60,7 @@ ESSENTIAL: Final = frozenset(
     }
 )  # fmt: skip
 """Fields of any API without which another request would be made than the client's, or one that others could read."""
-ELSEWHERE: Final = ESSENTIAL - {"messages", "model", "input", "instructions", "system", "prompt", "stream"}
+_ELSEWHERE: Final = ESSENTIAL - {"messages", "model", "input", "instructions", "system", "prompt", "stream"}
 """Of these, what another model may take: it is asked if one refuses the field."""
 _ESSENTIAL_BEGIN: Final = "guided_"
 _OTHER_NAME: Final = {"max_completion_tokens": "max_tokens", "max_tokens": "max_completion_tokens"}
@@ -210,6 +210,27 @@ class RefusedFields:
                 hours = round(KEPT_S / 3600)
                 log.warning("backend %s refuses %s, and is sent none for %d hours", self._backend, field.shown, hours)
 
+    def refused(
+        self, status: int, error: bytes, body: Mapping[str, Any], also: Sequence[RefusedField]
+    ) -> tuple[list[RefusedField], bool]:
+        """Return the fields to leave out of another try, if that may help, and whether another model may take one."""
+        fields = refused_in(status, error, body)
+        new = [field for field in fields if field.may_be_left_out and field not in also]
+        return (
+            new if len(also) + len(new) <= _MOST_LEFT_OUT else [],
+            any(field.shown in _ELSEWHERE for field in fields),
+        )
+
+    def asks_for(self, body: Mapping[str, Any], path: str) -> bool:
+        """Return whether a body asks for anything by the field at this path, as `RefusedField.shown` has it."""
+        name, _, member = path.partition("[].")
+        if member:
+            return _without(body, (name, "*", member), b"") is not None
+        if name == "stream_options":  # the gateway counts the tokens itself then
+            return False
+        value = _at(body, tuple(name.split(".")))
+        return value is not None and value is not False
+
     def _forget(self) -> None:
         now = self._clock()
         for field, until in tuple(self._until.items()):  # large bodies are fitted in threads
@@ -329,17 +350,6 @@ class _Said:
             if re.search(pattern, self._named):
                 return True
         return False
-
-
-def asks_for(body: Mapping[str, Any], path: str) -> bool:
-    """Return whether a body asks for anything by the field at this path, as `RefusedField.shown` has it."""
-    name, _, member = path.partition("[].")
-    if member:
-        return _without(body, (name, "*", member), b"") is not None
-    if name == "stream_options":  # the gateway counts the tokens itself then
-        return False
-    value = _at(body, tuple(name.split(".")))
-    return value is not None and value is not False
 
 
 def _paths_in(body: Mapping[str, Any], raw: bytes) -> Iterator[Path]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.backends.base import BackendRequest, Completion, EventStream
-from gateway.backends.quirks import AdaptedBackend
+from gateway.parts.servers.quirks import AdaptedBackend
 
 MESSAGES = {"messages": [{"role": "user", "content": "hi"}]}
 
