@@ -26,13 +26,13 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
                 through which each chat passes, once its policy and its limits are known and before the pipeline: they
                 refuse it, or change it. Not stable yet.
-    verifier    `VerifierPart`. Its `build_verifier` makes the `gateway.cascade.verifier.AnswerVerifier` of a worker: it
-                says how sure a draft is whose log-probabilities do not. Not stable yet.
-    successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.streaming.StreamSuccessor` of a
+    verifier    `VerifierPart`. Its `build_verifier` makes the `gateway.cascade.protocols.AnswerVerifier` of a worker:
+                it says how sure a draft is whose log-probabilities do not. Not stable yet.
+    successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.protocols.StreamSuccessor` of a
                 worker, which continues streams that break. Without, they end with an error. Not stable yet.
     conversations   `ConversationPart`. Its `build_conversation_advisor` makes the
-                `gateway.cascade.conversation_advisor.ConversationAdvisor` of a worker, which remembers the turns before
-                a request: who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
+                `gateway.cascade.protocols.ConversationAdvisor` of a worker, which remembers the turns before a request:
+                who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
     call_memory `CallMemoryPart`. Its `build_call_memory` makes the `gateway.backends.call_reasoning.CallMemory` of a
                 worker, from which a model gets back its reasoning before a tool call. Not stable yet.
     cache_admin `CacheAdminPart`. Its `remove_wrong` deletes a cached answer that a client calls wrong. Not stable yet.
@@ -111,10 +111,8 @@ if TYPE_CHECKING:
     from cache.text.languages import ForeignLanguages
     from gateway.backends.call_reasoning import CallMemory
     from gateway.caller import Caller
-    from gateway.cascade.conversation_advisor import ConversationAdvisor
+    from gateway.cascade.protocols import AnswerVerifier, ConversationAdvisor, StreamSuccessor
     from gateway.cascade.router import Router
-    from gateway.cascade.streaming import StreamSuccessor
-    from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.key_files import KeyFiles
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment

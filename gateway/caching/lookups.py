@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cache.response_cache import ResponseCache
     from cache.semantic.cross_encoder_queue import TokenSums
     from gateway.caching.coalescer import CoalescedRequest
-    from gateway.cascade.conversation_advisor import ConversationAdvisor
+    from gateway.cascade.protocols import ConversationAdvisor
     from gateway.request.context import RequestContext
     from gateway.request.load_shedding import LoadShedder
     from gateway.telemetry.trace import Hop

@@ -28,12 +28,10 @@ from gateway.backends.base import (
     RetriesSpent,
     Truncated,
 )
-from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.ignored_fields import LEAST_TOKENS, cut_prompt, ignored_fields
-from gateway.cascade.output_room import MOST_LOWERED, fitted, lowered
-from gateway.cascade.schema_check import check_schemas
+from gateway.cascade.answer_checks import LEAST_TOKENS, check_schemas, cut_prompt, ignored_fields
+from gateway.cascade.call import MOST_LOWERED, BackendCall, backend_request, fitted, lowered
+from gateway.cascade.protocols import HeldDraft
 from gateway.cascade.streaming import LiveStream
-from gateway.cascade.verifier import HeldDraft
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
@@ -48,8 +46,7 @@ from routing.confidence.judge import Assessment, Evidence
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Doubt
-    from gateway.cascade.streaming import StreamSuccessor
-    from gateway.cascade.verifier import AnswerVerifier, BesideDraft
+    from gateway.cascade.protocols import AnswerVerifier, BesideDraft, StreamSuccessor
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot, Tier

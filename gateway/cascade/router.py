@@ -19,7 +19,7 @@ from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_wanted
 
 if TYPE_CHECKING:
-    from gateway.cascade.conversation_advisor import ConversationAdvisor
+    from gateway.cascade.protocols import ConversationAdvisor
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop

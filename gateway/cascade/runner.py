@@ -27,9 +27,8 @@ from routing.features import limit_of
 
 if TYPE_CHECKING:
     from gateway.backends.refusals import Verdict
+    from gateway.cascade.protocols import AnswerVerifier, StreamSuccessor
     from gateway.cascade.router import Routed, Router
-    from gateway.cascade.streaming import StreamSuccessor
-    from gateway.cascade.verifier import AnswerVerifier
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.tiers import Tier
     from routing.embedding.embedder import Vector

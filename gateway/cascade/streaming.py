@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -26,7 +25,7 @@ from gateway.backends.base import (
     TimedOut,
     Truncated,
 )
-from gateway.cascade.ignored_fields import LEAST_TOKENS, cut_prompt, ignored_in_stream
+from gateway.cascade.answer_checks import LEAST_TOKENS, cut_prompt, ignored_in_stream
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
@@ -37,33 +36,12 @@ from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from gateway.cascade.call import BackendCall
+    from gateway.cascade.protocols import StreamSuccessor
     from gateway.request.context import RequestContext
     from routing.cascade import Attempt
 
 
 _LEAST_WATCH_S: Final = 0.01
-
-
-@dataclass(frozen=True, slots=True)
-class Continued:
-    """A call that continues a broken stream: its first token has come, in `events`."""
-
-    tier: str
-    number: int
-    call: BackendCall
-    events: list[Event]
-
-
-class StreamSuccessor(Protocol):
-    """Continue a committed stream that broke with another call, before its client notices the break."""
-
-    async def take_over(
-        self, request: RequestContext, error: BackendError, attempt: Attempt, call: BackendCall
-    ) -> Continued | None:
-        """Return a call that continues the stream of `call`, which `error` broke; None if none can.
-
-        When cancelled with its request, at any moment, it leaves no call open.
-        """
 
 
 class LiveStream:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.caller import ANYBODY, Caller, OpenModels, in_tenants_space
-from gateway.cascade.conversation_advisor import LEAST_LOOKED_AT
+from gateway.cascade.protocols import LEAST_LOOKED_AT
 from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout

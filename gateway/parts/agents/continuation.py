@@ -30,7 +30,7 @@ from gateway.backends.base import (
     Truncated,
 )
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.cascade.streaming import Continued
+from gateway.cascade.protocols import Continued
 from gateway.chat.stream_state import StreamState
 from gateway.parts.agents.continued_text import Overlap, Way, continuing_body, fit_to_text, without_loop
 from gateway.telemetry import names
@@ -60,7 +60,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Successors:
-    """Open the calls that continue broken streams: a `gateway.cascade.streaming.StreamSuccessor`."""
+    """Open the calls that continue broken streams: a `gateway.cascade.protocols.StreamSuccessor`."""
 
     tiers: Mapping[str, Tier]
 

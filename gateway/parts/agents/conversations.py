@@ -66,7 +66,7 @@ def _usd(price: Price | None, tokens_in: int, cached: int, tokens_out: int, *, f
 
 
 class ConversationMemory:
-    """The latest conversations of one worker: a `gateway.cascade.conversation_advisor.ConversationAdvisor`."""
+    """The latest conversations of one worker: a `gateway.cascade.protocols.ConversationAdvisor`."""
 
     def __init__(self, tiers: Mapping[str, Tier], clock: Callable[[], float] = time.time) -> None:
         self._tiers = {name: TierPrompts(tier) for name, tier in tiers.items()}

@@ -23,7 +23,7 @@ from gateway.telemetry import names
 from routing.confidence.judge import Evidence, structural_fault
 
 if TYPE_CHECKING:
-    from gateway.cascade.verifier import HeldDraft
+    from gateway.cascade.protocols import HeldDraft
     from gateway.parts.agents.agreement import Cosine
     from gateway.parts.agents.scorer import AnswerScorer
     from gateway.request.context import RequestContext
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class Verifiers:
-    """What the drafts of one worker can be verified by: a `gateway.cascade.verifier.AnswerVerifier`."""
+    """What the drafts of one worker can be verified by: a `gateway.cascade.protocols.AnswerVerifier`."""
 
     def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
         """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""

@@ -41,7 +41,7 @@ from routing.features import room_needed
 
 if TYPE_CHECKING:
     from cache.store.base import Store
-    from gateway.cascade.verifier import AnswerVerifier
+    from gateway.cascade.protocols import AnswerVerifier
     from gateway.dialects.native import Native
     from gateway.parts.rollout.pair_judge import PairVerdict
     from gateway.request.context import RequestContext

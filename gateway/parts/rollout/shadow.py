@@ -38,8 +38,8 @@ from routing.features import room_needed
 
 if TYPE_CHECKING:
     from cache.store.base import Store
+    from gateway.cascade.protocols import AnswerVerifier
     from gateway.cascade.router import Router
-    from gateway.cascade.verifier import AnswerVerifier
     from gateway.config.policy_reload import Policies
     from gateway.parts.rollout.pair_judge import PairVerdict
     from gateway.telemetry.sink import Telemetry

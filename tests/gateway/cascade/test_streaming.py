@@ -14,7 +14,8 @@ from gateway.backends.base import BackendError, DeadlinePassed, TimedOut, Trunca
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.cascade.attempt import AttemptResult, AttemptRun
-from gateway.cascade.streaming import LiveStream, StreamSuccessor, Watchdog
+from gateway.cascade.protocols import StreamSuccessor
+from gateway.cascade.streaming import LiveStream, Watchdog
 from gateway.config.backends import BackendConfig
 from gateway.request.context import Client, RequestContext
 from gateway.request.options import RequestOptions

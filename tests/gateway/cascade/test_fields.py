@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.cascade.fields import changes_to, plan_of
 from policies.fields import SetFields
-from routing.request_fields import changes_to, plan_of
 
 Json = dict[str, Any]
 

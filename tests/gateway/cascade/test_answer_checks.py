@@ -1,4 +1,4 @@
-"""An answer and its calls against the JSON schemas of the request."""
+"""An answer is held against the JSON schemas of its request, and fields that a server ignored are named."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cascade.schema_check import check_schemas
+from gateway.cascade.answer_checks import check_schemas, ignored_fields
 from gateway.request.context import RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.trace import Hop
@@ -71,3 +71,25 @@ async def test_a_schema_that_cannot_be_checked_rejects_nothing() -> None:
     misfit, hop = await misfit_of(request_of("json", "json_schema", response_format=broken), text="{}")
     assert misfit == ""
     assert hop.attributes[names.SCHEMA_UNCHECKED]
+
+
+TEXT: dict[str, Any] = {"message": {"content": "a"}, "logprobs": None}
+SURE: dict[str, Any] = {"message": {"content": "a"}, "logprobs": {"content": []}}
+CALL: dict[str, Any] = {"message": {"content": None, "tool_calls": [{}]}}
+
+
+@pytest.mark.parametrize(
+    ("body", "choices", "ignored"),
+    [
+        ({"logprobs": True}, [TEXT], ("logprobs",)),
+        ({"logprobs": True}, [SURE], ()),
+        ({"logprobs": True}, [CALL], ()),
+        ({"logprobs": False}, [TEXT], ()),
+        ({"n": 2}, [TEXT], ("n",)),
+        ({"n": 2}, [TEXT, TEXT], ()),
+        ({"n": 2, "logprobs": True}, [TEXT], ("logprobs", "n")),
+        ({"n": None}, [TEXT], ()),
+    ],
+)
+def test_what_an_answer_lacks(body: dict[str, Any], choices: list[Any], ignored: tuple[str, ...]) -> None:
+    assert ignored_fields(body, choices) == ignored
