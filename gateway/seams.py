@@ -66,6 +66,7 @@ and `aclose` awaited, while the store and the backends are still open; it must r
     public_routers
                 `PublicRoutersPart`, of any number of parts. Its `public_routers` are cold routes of the public port.
                 Not stable yet.
+    openapi     `OpenApiPart`. Its `add_documents` describes what an application serves. Not stable yet.
     admin_routers
                 `AdminRoutersPart`, of any number of parts. Its `admin_routers` are routes of the admin API. Not stable
                 yet.
@@ -98,8 +99,7 @@ from gateway.parts.standard import provider, providers
 if TYPE_CHECKING:
     import asyncio
 
-    from fastapi import APIRouter
-    from fastapi.routing import APIRoute
+    from fastapi import APIRouter, FastAPI
     from rich.console import Console
 
     from cache.flights.shared_flights import SharedFlights
@@ -635,6 +635,21 @@ def public_routers() -> list[APIRouter]:
     return [router for part in parts for router in part.public_routers()]
 
 
+class OpenApiPart(Protocol):
+    """What the module has that provides `openapi`."""
+
+    RESPONSES: dict[int | str, dict[str, Any]]
+    """Replies that every route may give, as FastAPI takes them."""
+
+    def add_documents(self, api: FastAPI, title: str, beside: Sequence[Described], *, keyed: bool) -> None:
+        """Serve documents of an application's routes and of those `beside` it. `keyed`: requests need a key."""
+
+
+def openapi_part() -> OpenApiPart | None:
+    """Return what describes the applications; None where this installation has no such part."""
+    return cast("OpenApiPart | None", provider("openapi"))
+
+
 class AdminRoutersPart(Protocol):
     """The functions of a module that provides `admin_routers`."""
 
@@ -694,6 +709,25 @@ class ServedPaths(NamedTuple):
     """Returns uvicorn's protocol of an open WebSocket, which is a `gateway.server.connection_limits.Connection`."""
 
 
+class Described(NamedTuple):
+    """A route that is served without FastAPI: replies to other methods and paths name it, an OpenAPI document shows it.
+
+    `body`: a model, or the media type of what is passed on as it is. `media` is that of the reply, whose model `reply`
+    is where that is JSON; of `stream`, server-sent events come in its place. `failure`: model of the reply that a
+    request gets which failed; None for OpenAI's envelope.
+    """
+
+    method: str
+    path: str
+    summary: str = ""
+    tag: str = "The gateway"
+    body: Any = None
+    reply: Any = dict[str, Any]
+    stream: bool = False
+    media: str = "application/json"
+    failure: Any = None
+
+
 class ClientApi(Protocol):
     """Further APIs of a worker. It starts once the store has, and closes before it; requests end before that."""
 
@@ -704,8 +738,8 @@ class ClientApi(Protocol):
     def serve(self, steps: Steps) -> ServedPaths:
         """Return what answers its paths."""
 
-    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
-        """Return its cold routes, and those that only describe what `serve` answers. Imports FastAPI."""
+    def routes(self) -> tuple[Sequence[APIRouter], Sequence[Described]]:
+        """Return its cold routes, and a description of what `serve` answers. Imports FastAPI."""
 
     def watch_keys(self, files: KeyFiles) -> None:
         """Have the keys of servers that it calls read again when their files change."""

@@ -9,41 +9,41 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-import orjson
 from fastapi import APIRouter, FastAPI
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
 from cache.store.base import StoreUnavailable
 from gateway.errors import ApiError
+from gateway.http import health, models
 from gateway.http.api_route import as_invalid_request
-from gateway.http.docs import HEADERS, STYLE, docs_page
 from gateway.http.error_replies import ErrorReplies
-from gateway.http.openapi import ERROR, document, documents, hot_routes, probes
-from gateway.http.routes import models
+from gateway.http.exchange import CHAT
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.seams import public_routers
+from gateway.seams import Described, openapi_part, public_routers
 from gateway.steps import Steps
 
 _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
 
 
 def public_api(steps: Steps) -> FastAPI:
-    """Return the application of the public port's cold routes; its document has the hot ones, too."""
+    """Return the application of the public port's cold routes; its replies to other paths name the hot ones, too."""
     of_apis = [api.routes() for api in steps.client_apis]
     routers = [*(router for routers, _ in of_apis for router in routers), models.router, *public_routers()]
-    described = [*hot_routes(), *(route for _, routes in of_apis for route in routes), *probes()]
+    probes = [Described("GET", route.path) for route in health.ROUTES]
+    chat = [Described("POST", path) for path in sorted(CHAT, reverse=True)]
+    beside = [*chat, *(route for _, routes in of_apis for route in routes), *probes]
     keyed = not steps.deployment.keyless
     api = cold_api(
         steps,
         "Tierline",
         routers,
-        described,
+        beside,
         lambda request: steps.authenticator.find(known_headers(request.scope["headers"])),
         keyed=keyed,
     )
@@ -55,19 +55,18 @@ def cold_api(
     steps: Steps,
     title: str,
     routers: Sequence[APIRouter],
-    beside: Sequence[APIRoute],
+    beside: Sequence[Described],
     admit: Callable[[Request], Awaitable[Any]],
     *,
     keyed: bool,
 ) -> FastAPI:
-    """Return the application of these routers, described together with the routes `beside` it."""
+    """Return the application of these routers, which knows of the routes that are served `beside` it."""
     api = FastAPI(
         docs_url=None,
         redoc_url=None,
         openapi_url=None,
         redirect_slashes=False,
         strict_content_type=False,
-        responses=ERROR,
         telemetry={
             "tracing": False,
             "metrics": False,
@@ -77,11 +76,15 @@ def cold_api(
         },
     )
     api.add_middleware(_HeadAsGet)
+    if (part := openapi_part()) is not None:
+        api.router.responses.update(part.RESPONSES)
     for router in routers:
         api.include_router(router)
-    whole = document(title, [*beside, *api.routes, *documents()], keyed=keyed)
-    _add_documents(api, whole)
-    replies = ErrorReplies((method.upper(), path) for path, methods in whole["paths"].items() for method in methods)
+    if part is not None:
+        part.add_documents(api, title, beside, keyed=keyed)
+    routes = [(str(route.path), route.methods or ()) for route in iter_route_contexts(api.routes)]
+    served = [(method, path) for path, methods in routes for method in methods]
+    replies = ErrorReplies([*((route.method, route.path) for route in beside), *served])
     for failure in _FAILURES:
         api.add_exception_handler(failure, replies.reply)
 
@@ -92,20 +95,6 @@ def cold_api(
     api.add_exception_handler(RequestValidationError, invalid)
     api.state.steps, api.state.admit, api.state.bodies = steps, admit, ChatBodies(steps.deployment.limits)
     return api
-
-
-def _add_documents(api: FastAPI, whole: dict[str, Any]) -> None:
-    """Serve `/openapi.json`, and `/docs`, which shows it without any other host."""
-
-    def serve(path: str, content: bytes, media_type: str) -> None:
-        async def answer(_: Request) -> Response:
-            return Response(content, media_type=media_type, headers=HEADERS)
-
-        api.add_route(path, answer)
-
-    serve("/openapi.json", orjson.dumps(whole), "application/json")
-    serve("/docs", docs_page(whole), "text/html")
-    serve("/docs.css", STYLE, "text/css")
 
 
 class _HeadAsGet:

@@ -80,7 +80,8 @@ class ErrorReplies:
             hint = " This is the base URL."
         elif path.startswith("/admin") and "/admin/policies" not in self._paths:
             hint = " The admin API has a port of its own: `admin` in the config."
-        return NotFound(f"There is no {path} here.{hint} What there is, described at /docs: {', '.join(self._paths)}.")
+        described = ", described at /docs" if "/docs" in self._paths else ""
+        return NotFound(f"There is no {path} here.{hint} What there is{described}: {', '.join(self._paths)}.")
 
 
 def body_of(error: ApiError, scope: Any) -> bytes:

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tierline.exchange")
 
+CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 _CUT_OFF_S: Final = 0.5
 _SOONEST_SIGN_S: Final = QUIET_S / 2
 """A chunk that comes sooner after the one before is no sign of life; seconds."""

@@ -29,8 +29,8 @@ class StandardPart(NamedTuple):
     of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
     are what the names of environment variables begin with that only it reads. `kinds` are the kinds of backend that it
     has, each with a module `kind` in a folder of its own below `kinds`. `paths` are words
-    below `/v1`: it alone answers these paths, and all below them. `requires` are parts without which it counts as not
-    installed. `distribution` is what pip installs.
+    below `/v1`, or whole paths: it alone answers these, and all below those words. `requires` are parts without which
+    it counts as not installed. `distribution` is what pip installs.
     """
 
     name: str
@@ -194,6 +194,9 @@ PARTS: Final = (
         requires=("lint", "measures", "recorder", "access"),
     ),
     StandardPart("measures", "figures of quality", (), provides=("public_routers",), paths=("feedback",)),
+    StandardPart(
+        "openapi", "documents of the API", (), provides=("openapi",), paths=("/openapi.json", "/docs", "/docs.css")
+    ),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
     StandardPart("lint", "mistakes in policies", ("policy lint", "policy schema"), provides=("lint",)),
@@ -235,8 +238,8 @@ def part_missing_for_section(section: str) -> StandardPart | None:
 def part_missing_for_path(path: str) -> StandardPart | None:
     """Return the part that alone answers a path of the public port, if this installation lacks it."""
     _, version, *below = path.split("/")
-    missing = (part for part in PARTS if version == "v1" and not part.installed)
-    return next((part for part in missing if below[0:1] and below[0] in part.paths), None)
+    known = {path, *below[:1]} if version == "v1" else {path}
+    return next((part for part in PARTS if not part.installed and known.intersection(part.paths)), None)
 
 
 def settings_of_missing_parts() -> Iterator[tuple[str, StandardPart]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,11 +14,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from gateway.assembly import running
 from gateway.errors import ApiError
+from gateway.http import health
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
-from gateway.http.exchange import ChatCompletions
-from gateway.http.lazy_app import LazyApp
+from gateway.http.exchange import CHAT, ChatCompletions
 from gateway.http.messages import RequestIdMiddleware, send_json
-from gateway.http.routes import health
 from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 _ROOTS: Final = frozenset({"chat", "models"}.union(*(part.paths for part in PARTS)))
 """First segments of the paths under `/v1`."""
-CHAT: Final = frozenset({"/v1/chat/completions", "/chat/completions"})
 
 
 class App:
@@ -181,3 +179,25 @@ def _built(steps: Steps) -> Any:
     from gateway.http import api
 
     return api.public_api(steps)
+
+
+class LazyApp:
+    """The ASGI application that `build` returns, on the first request: it is called once, and again only if it failed.
+
+    It is built in a thread, so that requests under way go on meanwhile.
+    """
+
+    def __init__(self, build: Callable[[], Any]) -> None:
+        self._build = build
+        self._building: asyncio.Task[Any] | None = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one request."""
+        if self._building is None or (self._building.done() and _failed(self._building)):
+            self._building = asyncio.create_task(asyncio.to_thread(self._build), name="tierline.cold_routes")
+        app = await asyncio.shield(self._building)
+        await app(scope, receive, send)
+
+
+def _failed(building: asyncio.Task[Any]) -> bool:
+    return building.cancelled() or building.exception() is not None

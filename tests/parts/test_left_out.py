@@ -216,6 +216,9 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
                 assert "/v1/feedback needs the part measures, which is not installed" in rated.text
             else:
                 assert len(rated.json().get("cache_entry_removed", "")) == (0 if "cache_admin" in names else 12)
+            page = httpx2.get(f"{gateway.origin}/docs", timeout=20)
+            assert ("/docs needs the part openapi, which is not installed" in page.text) == ("openapi" in names)
+            assert page.status_code == (404 if "openapi" in names else 200)
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             assert list(readiness["semantic_thresholds"]) == ([] if unbound else ["meaning"])
             requires = {part.name: part.requires for part in PARTS}

@@ -1,30 +1,28 @@
-"""Describe the routes of these APIs that are served without FastAPI, for the OpenAPI document."""
+"""Describe the routes of these APIs that are served without FastAPI."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from fastapi.routing import APIRoute
-
-from gateway.http.openapi import ANSWERS, Replies, described
 from gateway.parts.apis import schemas
+from gateway.seams import Described
 
-MESSAGES_ERROR: Final[Replies] = {"default": {"model": schemas.MessagesError, "description": "The request failed"}}
+MESSAGES_ERROR: Final[dict[int | str, dict[str, Any]]] = {
+    "default": {"model": schemas.MessagesError, "description": "The request failed"}
+}
 """The reply that operations below /v1/messages may give, too."""
 
 
-def described_routes() -> list[APIRoute]:
+def described_routes() -> list[Described]:
     """Return the routes that answer through the pipeline."""
-    response = (ANSWERS, schemas.CreateResponse, schemas.ResponseObject)
-    texts = (ANSWERS, schemas.TextCompletionRequest, schemas.TextCompletion)
-    message = (ANSWERS, schemas.CreateMessage)
-    summary = "Answer prompts, as legacy text completions"
+    tag, summary, anthropic = "Answers", "Answer as a response", "Answer as Anthropic's API does"
+    response = (summary, tag, schemas.CreateResponse, schemas.ResponseObject, True)
+    texts = (tag, schemas.TextCompletionRequest, schemas.TextCompletion, True)
+    error = schemas.MessagesError
     return [
-        described("POST", "/v1/completions", summary, *texts, stream=True),
-        described("POST", "/v1/responses", "Answer as a response", *response, stream=True),
-        described("POST", "/responses", "Answer as a response", *response, stream=True),
-        described("POST", "/v1/responses/compact", "Compact a conversation", ANSWERS, schemas.CreateResponse),
-        described(
-            "POST", "/v1/messages", "Answer as Anthropic's API does", *message, stream=True, failure=MESSAGES_ERROR
-        ),
+        Described("POST", "/v1/completions", "Answer prompts, as legacy text completions", *texts),
+        Described("POST", "/v1/responses", *response),
+        Described("POST", "/responses", *response),
+        Described("POST", "/v1/responses/compact", "Compact a conversation", tag, schemas.CreateResponse),
+        Described("POST", "/v1/messages", anthropic, tag, schemas.CreateMessage, stream=True, failure=error),
     ]

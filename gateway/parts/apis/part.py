@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from fastapi import APIRouter
-    from fastapi.routing import APIRoute
 
-    from gateway.seams import AsgiApp
+    from gateway.seams import AsgiApp, Described
     from gateway.steps import Steps
 
 
@@ -40,8 +39,8 @@ class ServedClients(Clients):
         sockets = dict.fromkeys(PATHS, ResponseSockets(steps, to_responses))
         return ServedPaths(posts, None, sockets, _web_socket)
 
-    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
-        """Return the cold routes, and those that describe the others. Imports FastAPI."""
+    def routes(self) -> tuple[Sequence[APIRouter], Sequence[Described]]:
+        """Return the cold routes, and what describes the others. Imports FastAPI."""
         from gateway.parts.apis.openapi import described_routes
         from gateway.parts.apis.routes import conversations, kept_responses, models, token_counts
 

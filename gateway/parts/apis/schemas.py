@@ -1,15 +1,26 @@
-"""Describe the bodies of these APIs, for the OpenAPI document alone; see `gateway.http.schemas`."""
+"""Describe the bodies of these APIs, for the OpenAPI document alone."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, JsonValue
 
-from gateway.http.schemas import Choices, Count, Model, Object, Some, Stream, TokenUsage
-
+Count = Annotated[int, Field(ge=0)]
+Some = Annotated[int, Field(ge=1)]
+Choices = Annotated[int, Field(ge=1, le=128)]
+Object = dict[str, JsonValue]
+_NAMES = "A surface, one of its aliases, `auto` for the default surface, or `tier:NAME`."
+Model = Annotated[str, Field(min_length=1, max_length=256, description=_NAMES)]
+Stream = Annotated[bool, Field(description="Server-sent events in place of JSON.")]
 Text = Annotated[str, Field(min_length=1)]
 Tokens = Annotated[list[Count], Field(min_length=1)]
+
+
+class TokenUsage(BaseModel):
+    prompt_tokens: Count
+    completion_tokens: Count = 0
+    total_tokens: Count
 
 
 class _MessagesErrorFields(BaseModel):

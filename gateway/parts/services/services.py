@@ -19,10 +19,9 @@ from gateway.seams import ClientApiNeeds, ServedPaths
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
-    from fastapi.routing import APIRoute
 
     from gateway.config.schema import Deployment
-    from gateway.seams import AsgiApp
+    from gateway.seams import AsgiApp, Described
     from gateway.steps import Steps
     from policies.loader import PolicySet
 
@@ -64,8 +63,8 @@ class Services:
             self._listed = [listed for each in policies.by_surface.values() if (listed := endpoints_in(each)).other]
         return any(endpoints.other_path(path) is not None for endpoints in self._listed)
 
-    def routes(self) -> tuple[Sequence[APIRouter], Sequence[APIRoute]]:
-        """Return the routes that describe these paths. Imports FastAPI."""
+    def routes(self) -> tuple[Sequence[APIRouter], Sequence[Described]]:
+        """Return what describes these paths. Imports FastAPI."""
         from gateway.parts.services.openapi import described_services
 
         return (), described_services()

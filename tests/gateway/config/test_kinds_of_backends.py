@@ -15,8 +15,6 @@ from tests.bench.ratchets import module_of, syntax_of, wheel_files
 
 OTHER_MEANINGS = {
     "gateway.dialects.chat_reasoning": "a member of messages of Gemini's chat completions",
-    "gateway.http.docs": "a key of OpenAPI",
-    "gateway.http.openapi": "a key of OpenAPI",
 }
 """Modules where words that are names of kinds too stand for something else."""
 

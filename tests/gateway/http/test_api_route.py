@@ -3,12 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
-from tests.gateway.http.test_openapi import admin_of, app  # noqa: F401
-from tests.support.app import InProcess
+from gateway.server.app import App
+from tests.support.app import InProcess, in_process
+from tests.support.upstream import Reply, Upstream
+
+
+@pytest.fixture
+async def app(local_upstream: Upstream, tmp_path: Path) -> AsyncIterator[InProcess]:
+    (tmp_path / "key").write_text("admin-key")
+    settings = {"admin": {"key_env": "ADMIN", "port": 8799}}
+    local_upstream.default = Reply(text="one two three")
+    async with in_process(tmp_path, local_upstream.url, settings=settings, env={"ADMIN": "admin-key"}) as running:
+        yield running
+
+
+def admin_of(app: InProcess) -> httpx2.AsyncClient:
+    """A client of the admin port, whose requests carry its key."""
+    transport = httpx2.ASGITransport(app=App(app.steps), raise_app_exceptions=False)
+    return httpx2.AsyncClient(
+        transport=transport, base_url="http://localhost:8799", headers={"authorization": "Bearer admin-key"}
+    )
 
 
 @pytest.mark.parametrize(
@@ -25,7 +46,7 @@ from tests.support.app import InProcess
     ],
 )
 async def test_what_is_wrong_with_a_body_is_told(
-    app: InProcess,  # noqa: F811
+    app: InProcess,
     body: Any,
     code: str,
     param: str | None,
@@ -39,7 +60,7 @@ async def test_what_is_wrong_with_a_body_is_told(
     assert error["message"].startswith(message)
 
 
-async def test_a_body_without_the_key_is_not_looked_at(app: InProcess) -> None:  # noqa: F811
+async def test_a_body_without_the_key_is_not_looked_at(app: InProcess) -> None:
     """A wrong key is what the reply tells of, whatever is wrong with the body."""
     async with admin_of(app) as client:
         client.headers["authorization"] = "Bearer another"
@@ -47,7 +68,7 @@ async def test_a_body_without_the_key_is_not_looked_at(app: InProcess) -> None: 
     assert (reply.status_code, reply.json()["error"]["code"]) == (401, "invalid_api_key")
 
 
-async def test_a_405_names_all_methods_of_the_url(app: InProcess) -> None:  # noqa: F811
+async def test_a_405_names_all_methods_of_the_url(app: InProcess) -> None:
     async with admin_of(app) as client:
         reply = await client.put("/admin/cache/entries/abcdef012345")
     assert reply.headers["allow"] == "DELETE, GET, HEAD"
@@ -65,7 +86,7 @@ async def test_a_405_names_all_methods_of_the_url(app: InProcess) -> None:  # no
     ],
 )
 async def test_null_is_not_a_key_that_is_left_out(
-    app: InProcess,  # noqa: F811
+    app: InProcess,
     path: str,
     body: dict[str, Any],
     param: str,
@@ -77,7 +98,7 @@ async def test_null_is_not_a_key_that_is_left_out(
     assert (reply.status_code, error["code"], error["param"]) == (400, "invalid_type", param)
 
 
-async def test_a_rating_must_say_that_it_is_json_and_may_have_nulls(app: InProcess) -> None:  # noqa: F811
+async def test_a_rating_must_say_that_it_is_json_and_may_have_nulls(app: InProcess) -> None:
     """A page of another site can send a body without a type; SDKs send null for what they leave out."""
     rating = b'{"request_id": "req_1", "score": 0.5, "comment": null}'
     untyped = await app.client.post("/v1/feedback", content=rating)
@@ -87,7 +108,7 @@ async def test_a_rating_must_say_that_it_is_json_and_may_have_nulls(app: InProce
 
 
 @pytest.mark.parametrize("path", ["/v1/messages/count_tokens", "/v1/responses/input_tokens"])
-async def test_an_overloaded_gateway_counts_no_tokens_and_reads_no_body(app: InProcess, path: str) -> None:  # noqa: F811
+async def test_an_overloaded_gateway_counts_no_tokens_and_reads_no_body(app: InProcess, path: str) -> None:
     """The load is looked at first, as for answers: even a body that is wrong gets 503."""
     assert (await app.get("/v1/models")).status_code == 200  # so that nothing is imported meanwhile
     app.steps.gate.memory = 1.0
@@ -95,7 +116,7 @@ async def test_an_overloaded_gateway_counts_no_tokens_and_reads_no_body(app: InP
     assert reply.status_code == 503
 
 
-async def test_of_two_jobs_begun_at_the_same_moment_one_runs(app: InProcess) -> None:  # noqa: F811
+async def test_of_two_jobs_begun_at_the_same_moment_one_runs(app: InProcess) -> None:
     """The other is refused while the first one's process is still being started."""
     async with admin_of(app) as client:
         assert (await client.get("/admin/policies")).status_code == 200

@@ -1,25 +1,22 @@
-"""The headers that the code reads and sets, those of its tables, and those of the OpenAPI document and README agree."""
+"""The headers that the code reads and sets, those of its tables, and those of the README agree."""
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gateway.request.options import REQUEST_HEADERS
 from gateway.request.reply import REPLY_HEADERS
-from tests.gateway.http.test_openapi import app, documents  # noqa: F401
-from tests.support.app import InProcess
 
 ROOT = Path(__file__).parents[3]
 TABLES = {"REQUEST_HEADERS": REQUEST_HEADERS, "REPLY_HEADERS": REPLY_HEADERS}
 SERVING = (
     *("http", "server", "request", "caching", "cascade", "telemetry/trace.py", "errors.py"),
-    *("parts/access/quotas", "parts/access/admission.py", "parts/apis", "parts/services"),
+    *("parts/access/quotas", "parts/access/admission.py", "parts/apis", "parts/services", "parts/openapi"),
 )
 HYPHENATED = re.compile(r"[a-z]+(-[a-z0-9]+)+")
 WORDS = {"accept", "age", "allow", "authorization", "connection", "date", "etag", "expect", "host", "origin", "range"}
@@ -72,26 +69,6 @@ def test_the_tables_name_no_header_that_the_code_does_not_use(table: str) -> Non
     mentioned = used().keys()
     unused = {name.decode() for name, one in TABLES[table].items() if name.decode() not in mentioned}
     assert unused == {name.decode() for name, one in TABLES[table].items() if one.at == "passed"} - mentioned
-
-
-async def test_the_documents_describe_the_headers_of_the_tables(app: InProcess) -> None:  # noqa: F811
-    """Each header that has a description stands at the operations that read or send it, and no other does."""
-    for document in await documents(app):
-        parameters, headers = document["components"]["parameters"], document["components"]["headers"]
-        assert parameters.keys() == {name.decode() for name, one in REQUEST_HEADERS.items() if one.text}
-        assert headers.keys() == {name.decode() for name, one in REPLY_HEADERS.items() if one.text}
-    public, _ = await documents(app)
-    for tag, kinds in (("Answers", {"all", "calls", "answers"}), ("Passed on", {"all", "calls", "passed"})):
-        for operation in tagged(public, tag):
-            taken = {one["$ref"].rpartition("/")[2] for one in operation["parameters"] if "$ref" in one}
-            assert taken == {name.decode() for name, one in REQUEST_HEADERS.items() if one.text and one.at in kinds}
-            sent = operation["responses"]["200"]["headers"].keys()
-            assert sent == {name.decode() for name, one in REPLY_HEADERS.items() if one.text and one.at in kinds}
-
-
-def tagged(document: Mapping[str, Any], tag: str) -> Iterator[Mapping[str, Any]]:
-    for methods in document["paths"].values():
-        yield from (operation for operation in methods.values() if operation["tags"] == [tag])
 
 
 def test_the_readme_names_the_same_headers() -> None:

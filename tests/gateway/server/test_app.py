@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.http import exchange
-from gateway.http.routes import models
+from gateway.http import exchange, models
 from tests.support.app import in_process
 from tests.support.upstream import Reply, Upstream
 

@@ -9,11 +9,10 @@ from typing import Any
 
 import httpx2
 import pytest
-from fastapi.routing import APIRoute
+from fastapi.routing import APIRoute, iter_route_contexts
 
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
-from gateway.http.openapi import document
 from gateway.parts.access.admin_api import admin_api
 from gateway.parts.access.keys.roles import ACTIONS
 from gateway.parts.rollout.registry.registry import PolicyRegistry
@@ -178,7 +177,7 @@ async def test_every_route_is_an_action_of_the_table(tmp_path: Path) -> None:
             api = admin_api(app.steps)
     routers = [router for one in api.routes if (router := getattr(one, "original_router", None)) is not None]
     routes = [route for router in routers for route in router.routes if isinstance(route, APIRoute)]
-    described = document("", list(api.routes), keyed=True)["paths"].keys()
+    described = {route.path for route in iter_route_contexts(api.routes)} - {"/docs", "/docs.css", "/openapi.json"}
     assert {route.path for route in routes} == described and len(described) > 15
     for route in routes:
         actions = _actions(route.dependant)

@@ -15,103 +15,85 @@ from fastapi.routing import APIRoute
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
-from gateway.http import schemas
+from gateway.parts.openapi import schemas
 from gateway.request.options import REQUEST_HEADERS
 from gateway.request.reply import REPLY_HEADERS
+from gateway.seams import Described
 from gateway.version import version
 
 Document = dict[str, Any]
 
-Replies = dict[int | str, Document]
-ERROR: Final[Replies] = {"default": {"model": schemas.Error, "description": "The request failed"}}
-"""The reply that every operation may give, too."""
 _PARAMETER: Final = re.compile(r"{(\w+)}")
 _TEXT: Final = {"type": "string"}
-ANSWERS, PASSED, _GATEWAY = "Answers", "Passed on", "The gateway"
-JSON: Final = "application/json"
-_KINDS: Final = {ANSWERS: {"all", "calls", "answers"}, PASSED: {"all", "calls", "passed"}}
+_JSON: Final = "application/json"
+_KINDS: Final = {"Answers": {"all", "calls", "answers"}, "Passed on": {"all", "calls", "passed"}}
 """Whose headers the operations of a tag have; others have those of all."""
-_OPEN: Final = frozenset({"/", "/healthz", "/health", "/readyz", "/openapi.json", "/docs", "/docs.css"})
+_DOCUMENTS: Final = (
+    Described("GET", "/openapi.json", "This document"),
+    Described("GET", "/docs", "This document, as a page", media="text/html"),
+    Described("GET", "/docs.css", "The style of that page", media="text/css"),
+)
+_ALIVE: Final = Described("GET", "/healthz", "Whether the process lives", reply=schemas.Health)
+_READY: Final = "Whether requests can be answered, and what is degraded; 503 if not"
+_CHAT: Final = Described("POST", "", "Answer a chat", "Answers", schemas.ChatRequest, schemas.ChatCompletion, True)
+_OF_CORE: Final = {
+    "/v1/chat/completions": _CHAT,
+    "/chat/completions": _CHAT,
+    "/": Described("GET", "/", "What is here"),
+    "/healthz": _ALIVE,
+    "/health": _ALIVE,
+    "/readyz": Described("GET", "/readyz", _READY, reply=schemas.Readiness),
+    "/metrics": Described("GET", "/metrics", "Prometheus metrics", media="text/plain"),
+}
+"""What the core's routes are, of which it gives the method and the path alone."""
+_OPEN: Final = frozenset({"/", "/healthz", "/health", "/readyz", *(route.path for route in _DOCUMENTS)})
 """Paths that need no key."""
 
 
-def described(
-    method: str,
-    path: str,
-    summary: str,
-    tag: str,
-    body: Any = None,
-    reply: Any = Document,
-    *,
-    stream: bool = False,
-    media: str = JSON,
-    failure: Replies = ERROR,
-) -> APIRoute:
-    """Return a route that is only described. `body`: a model, or the media type of what is passed on as it is."""
+def failure(model: Any) -> dict[int | str, Document]:
+    """Return the reply that every operation of an application or a route may give, too: this model."""
+    return {"default": {"model": model, "description": "The request failed"}}
+
+
+def _route(described: Described) -> APIRoute:
+    """Return a route that is only described."""
+    given = _OF_CORE.get(described.path, described)
 
     def without_body() -> None: ...
 
     def taking_body(given: Any) -> None: ...
 
     extra: Document | None = None
-    if isinstance(body, str):
-        extra = {"requestBody": {"content": {body: {"schema": {"type": "object"}}}}}
-    elif body is not None:
-        taking_body.__annotations__["given"] = body
-    content: Document = {"text/event-stream": {"schema": _TEXT}} if stream else {}
-    if media != JSON:
-        content[media] = {"schema": _TEXT if media.startswith("text/") else _TEXT | {"format": "binary"}}
+    if isinstance(given.body, str):
+        extra = {"requestBody": {"content": {given.body: {"schema": {"type": "object"}}}}}
+    elif given.body is not None:
+        taking_body.__annotations__["given"] = given.body
+    content: Document = {"text/event-stream": {"schema": _TEXT}} if given.stream else {}
+    in_json = given.media == _JSON
+    if not in_json:
+        content[given.media] = {"schema": _TEXT if given.media.startswith("text/") else _TEXT | {"format": "binary"}}
     return APIRoute(
-        path,
-        without_body if body is None or extra else taking_body,
-        methods=[method],
-        summary=summary,
-        tags=[tag],
-        response_model=reply if media == JSON else None,
-        response_class=JSONResponse if media == JSON else Response,
-        responses=failure | {200: {"description": "The reply", "content": content}},
+        described.path,
+        without_body if given.body is None or extra else taking_body,
+        methods=[given.method],
+        summary=given.summary,
+        tags=[given.tag],
+        response_model=given.reply if in_json else None,
+        response_class=JSONResponse if in_json else Response,
+        responses=failure(given.failure or schemas.Error) | {200: {"description": "The reply", "content": content}},
         openapi_extra=extra,
     )
 
 
-def hot_routes() -> list[APIRoute]:
-    """Return the routes of chat completions."""
-    chat = (ANSWERS, schemas.ChatRequest, schemas.ChatCompletion)
-    paths = ("/v1/chat/completions", "/chat/completions")
-    return [described("POST", path, "Answer a chat", *chat, stream=True) for path in paths]
-
-
-def probes() -> list[APIRoute]:
-    """Return the routes for whoever watches the gateway."""
-    alive = "Whether the process lives"
-    ready = "Whether requests can be answered, and what is degraded; 503 if not"
-    return [
-        described("GET", "/", "What is here", _GATEWAY),
-        described("GET", "/healthz", alive, _GATEWAY, reply=schemas.Health),
-        described("GET", "/health", alive, _GATEWAY, reply=schemas.Health),
-        described("GET", "/readyz", ready, _GATEWAY, reply=schemas.Readiness),
-        described("GET", "/metrics", "Prometheus metrics", _GATEWAY, media="text/plain"),
-    ]
-
-
-def documents() -> list[APIRoute]:
-    """Return the routes of the document itself."""
-    return [
-        described("GET", "/openapi.json", "This document", _GATEWAY),
-        described("GET", "/docs", "This document, as a page", _GATEWAY, media="text/html"),
-        described("GET", "/docs.css", "The style of that page", _GATEWAY, media="text/css"),
-    ]
-
-
-def document(title: str, routes: Sequence[BaseRoute], *, keyed: bool) -> Document:
-    """Return the OpenAPI document of these routes. `keyed`: requests need a key."""
+def document(title: str, beside: Sequence[Described], routes: Sequence[BaseRoute], *, keyed: bool) -> Document:
+    """Return the OpenAPI document of FastAPI's routes and those `beside` them. `keyed`: requests need a key."""
     whole = get_openapi(
         title=title,
         version=version(),
         description="Errors are the schema that their operation names; with `anthropic-version`, Anthropic's envelope.",
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         servers=[{"url": "/"}],
-        routes=routes,
+        routes=[*map(_route, beside), *routes, *map(_route, _DOCUMENTS)],
     )
     for path, operations in whole["paths"].items():
         for method, operation in operations.items():

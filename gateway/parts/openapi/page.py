@@ -17,7 +17,7 @@ STYLE: Final = (Path(__file__).parent / "docs.css").read_bytes()
 
 
 def docs_page(document: dict[str, Any]) -> bytes:
-    """Return the HTML of a document that `gateway.http.openapi` made."""
+    """Return the HTML of a document that `gateway.parts.openapi.document` made."""
     components, listed = document["components"], dict[str, list[str]]()
     for path, operations in document["paths"].items():
         for method, operation in operations.items():

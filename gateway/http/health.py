@@ -15,6 +15,7 @@ from starlette.routing import Route
 
 from gateway.config.backends import retirement
 from gateway.errors import Unauthorized
+from gateway.parts.standard import part_missing_for_path
 from gateway.request.options import known_headers
 from gateway.telemetry.metrics import CONTENT_TYPE
 
@@ -36,7 +37,8 @@ _STORE_REFUSALS: Final = {
 
 async def root(_: Request) -> JSONResponse:
     """Say what is here, for clients that ask for the base URL to see whether anybody answers."""
-    return JSONResponse({"service": "tierline", "api": "/v1", "models": "/v1/models", "description": "/docs"})
+    documents = {} if part_missing_for_path("/docs") else {"description": "/docs"}
+    return JSONResponse({"service": "tierline", "api": "/v1", "models": "/v1/models"} | documents)
 
 
 async def healthz(_: Request) -> JSONResponse:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import jsonschema_rs
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
@@ -15,28 +14,13 @@ from pydantic import ValidationError
 
 from gateway.parts.services.passthrough import METHODS, PATHS, endpoint_of
 from gateway.parts.services.policy import Endpoints
-from gateway.server.app import App
+from gateway.request.options import REQUEST_HEADERS
+from gateway.request.reply import REPLY_HEADERS
+from tests.gateway.http.test_api_route import admin_of
 from tests.support.app import InProcess, in_process
-from tests.support.upstream import Reply, Upstream
+from tests.support.upstream import Upstream
 
 METHOD_NAMES = ("GET", "POST", "PUT", "PATCH", "DELETE")
-
-
-@pytest.fixture
-async def app(local_upstream: Upstream, tmp_path: Path) -> AsyncIterator[InProcess]:
-    (tmp_path / "key").write_text("admin-key")
-    settings = {"admin": {"key_env": "ADMIN", "port": 8799}}
-    local_upstream.default = Reply(text="one two three")
-    async with in_process(tmp_path, local_upstream.url, settings=settings, env={"ADMIN": "admin-key"}) as running:
-        yield running
-
-
-def admin_of(app: InProcess) -> httpx2.AsyncClient:
-    """A client of the admin port, whose requests carry its key."""
-    transport = httpx2.ASGITransport(app=App(app.steps), raise_app_exceptions=False)
-    return httpx2.AsyncClient(
-        transport=transport, base_url="http://localhost:8799", headers={"authorization": "Bearer admin-key"}
-    )
 
 
 async def documents(app: InProcess) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -185,3 +169,23 @@ async def test_a_key_is_asked_for_where_there_are_tenants(local_upstream: Upstre
         paths = (await app.get("/openapi.json")).json()["paths"]
         assert paths["/v1/chat/completions"]["post"]["security"] == [{"key": []}, {"x-api-key": []}]
         assert "security" not in paths["/docs"]["get"]
+
+
+async def test_the_documents_describe_the_headers_of_the_tables(app: InProcess) -> None:
+    """Each header that has a description stands at the operations that read or send it, and no other does."""
+    for document in await documents(app):
+        parameters, headers = document["components"]["parameters"], document["components"]["headers"]
+        assert parameters.keys() == {name.decode() for name, one in REQUEST_HEADERS.items() if one.text}
+        assert headers.keys() == {name.decode() for name, one in REPLY_HEADERS.items() if one.text}
+    public, _ = await documents(app)
+    for tag, kinds in (("Answers", {"all", "calls", "answers"}), ("Passed on", {"all", "calls", "passed"})):
+        for operation in tagged(public, tag):
+            taken = {one["$ref"].rpartition("/")[2] for one in operation["parameters"] if "$ref" in one}
+            assert taken == {name.decode() for name, one in REQUEST_HEADERS.items() if one.text and one.at in kinds}
+            sent = operation["responses"]["200"]["headers"].keys()
+            assert sent == {name.decode() for name, one in REPLY_HEADERS.items() if one.text and one.at in kinds}
+
+
+def tagged(document: Mapping[str, Any], tag: str) -> Iterator[Mapping[str, Any]]:
+    for methods in document["paths"].values():
+        yield from (operation for operation in methods.values() if operation["tags"] == [tag])

@@ -10,10 +10,9 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, JsonValue
 
-Count = Annotated[int, Field(ge=0)]
-Some = Annotated[int, Field(ge=1)]
-Choices = Annotated[int, Field(ge=1, le=128)]
-Object = dict[str, JsonValue]
+_Count = Annotated[int, Field(ge=0)]
+_Some = Annotated[int, Field(ge=1)]
+_Object = dict[str, JsonValue]
 _NAMES = "A surface, one of its aliases, `auto` for the default surface, or `tier:NAME`."
 Model = Annotated[str, Field(min_length=1, max_length=256, description=_NAMES)]
 Stream = Annotated[bool, Field(description="Server-sent events in place of JSON.")]
@@ -32,10 +31,10 @@ class Error(BaseModel):
     error: _ErrorFields
 
 
-class TokenUsage(BaseModel):
-    prompt_tokens: Count
-    completion_tokens: Count = 0
-    total_tokens: Count
+class ChatUsage(BaseModel):
+    prompt_tokens: _Count
+    completion_tokens: _Count = 0
+    total_tokens: _Count
 
 
 class ChatMessage(BaseModel):
@@ -48,12 +47,12 @@ class ChatRequest(BaseModel):
     model: Model
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
     stream: Stream = False
-    max_tokens: Some | None = None
-    max_completion_tokens: Some | None = None
-    n: Choices | None = None
+    max_tokens: _Some | None = None
+    max_completion_tokens: _Some | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
     stop: str | list[str] | None = None
-    tools: list[Object] | None = None
-    response_format: Object | None = None
+    tools: list[_Object] | None = None
+    response_format: _Object | None = None
 
 
 class ChatAnswer(BaseModel):
@@ -62,7 +61,7 @@ class ChatAnswer(BaseModel):
 
 
 class ChatChoice(BaseModel):
-    index: Count
+    index: _Count
     message: ChatAnswer
     finish_reason: str
 
@@ -70,10 +69,10 @@ class ChatChoice(BaseModel):
 class ChatCompletion(BaseModel):
     id: str
     object: Literal["chat.completion"]
-    created: Count
+    created: _Count
     model: str
     choices: list[ChatChoice]
-    usage: TokenUsage | None = None
+    usage: ChatUsage | None = None
 
 
 class Health(BaseModel):

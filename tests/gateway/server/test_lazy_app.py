@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from gateway.http.lazy_app import LazyApp
+from gateway.server.app import LazyApp
 
 SERVES = """
 import sys

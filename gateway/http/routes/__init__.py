@@ -1,1 +1,0 @@
-"""Define the HTTP routes, one file for each API."""

@@ -1,0 +1,1 @@
+"""Show what the gateway serves as an OpenAPI document, and as a page."""

@@ -1,0 +1,3 @@
+from tests.gateway.http.test_api_route import app
+
+__all__ = ["app"]
