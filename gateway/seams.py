@@ -45,6 +45,8 @@ and `aclose` awaited, while the store and the backends are still open; it must r
                 stable yet.
     archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
     console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
+    pages       `PagesPart`, of any number of parts. Its `add_pages` adds to the console the pages of the part, by a
+                `ConsoleShell`; their templates stand in the part's folder `templates`. Not stable yet.
     lint        `LintPart`: what is wrong or doubtful in a policy that loads. Not stable yet.
     recorder    `RecorderPart`. Its `build_recorder` makes the `gateway.telemetry.record.DecisionEncoder` of a worker:
                 what the record of a request says of its decision. Not stable yet.
@@ -101,6 +103,8 @@ if TYPE_CHECKING:
 
     from fastapi import APIRouter, FastAPI
     from rich.console import Console
+    from starlette.requests import Request
+    from starlette.responses import Response
 
     from cache.flights.shared_flights import SharedFlights
     from cache.scopes.shelf import Caps
@@ -226,6 +230,63 @@ class ConsolePart(Protocol):
 
     def console_place(self, deployment: Deployment) -> ConsolePlace | None:
         """Return where the console listens; None where the config says not to start it."""
+
+
+class ConsoleShell(Protocol):
+    """What the console gives a part for its pages. Who asks stands in a request's `state.person`.
+
+    What a page or an action raises of `ApiError` becomes a page that says so, under the `title` that its class may
+    have; so does StoreUnavailable, and an HTTPException of status 303 leads to its `location`.
+    """
+
+    store: Store
+    deployment: Deployment
+    gateway: str
+    """URL of the gateway that this console is of; '' where none is configured."""
+
+    def page(
+        self,
+        path: str,
+        template: str,
+        data: Callable[[Request], Awaitable[Mapping[str, Any]]],
+        does: str,
+        *,
+        name: str = "",
+        key: str = "",
+    ) -> None:
+        """Add a page for who may do what it `does` (an action of roles) with any subject; with `.json` it is its data.
+
+        With a `name` it stands in the navigation, and `g` `key` leads there.
+        """
+
+    def action(self, path: str, handle: Callable[[Request], Awaitable[Response]], does: str) -> None:
+        """Add what takes the forms of a path."""
+
+    def reply(self, request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
+        """Return a page in reply to a form."""
+
+    async def form(self, request: Request, most: int = 4096) -> dict[str, str]:
+        """Return the fields of a form of at most so many bytes."""
+
+    async def ask(self, sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a query of the records. Raises ApiError where they cannot be read."""
+
+    async def surfaces(self) -> Sequence[str]:
+        """Return the surfaces whose policies are in force from the store; none where they come from files."""
+
+
+class PagesPart(Protocol):
+    """The functions of a module that provides `pages`. Beside it is the folder `templates`."""
+
+    __file__: str
+
+    def add_pages(self, shell: ConsoleShell) -> None:
+        """Add the pages of the part."""
+
+
+def pages_parts() -> Sequence[PagesPart]:
+    """Return what has pages of the console."""
+    return cast("Sequence[PagesPart]", providers("pages"))
 
 
 def archive_part() -> ArchivePart | None:

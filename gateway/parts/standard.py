@@ -89,7 +89,7 @@ PARTS: Final = (
         ("keys", "teams", "budgets", "audit"),
         sections=("tenants", "teams", "keys", "alerts", "identity", "roles", "admin"),
         policy_sections=("spending",),
-        provides=("authenticator", "limits", "admin_port", "audit"),
+        provides=("authenticator", "limits", "admin_port", "audit", "pages"),
     ),
     StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",)),
     StandardPart(

@@ -1,4 +1,4 @@
-"""Provide the seams `authenticator`, `limits`, `admin_port` and `audit` (`gateway.seams`)."""
+"""Provide the seams `authenticator`, `limits`, `admin_port`, `audit` and `pages` (`gateway.seams`)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from cache.store.base import Store
     from gateway.config.schema import Deployment
-    from gateway.seams import LimitsNeeds
+    from gateway.seams import ConsoleShell, LimitsNeeds
     from gateway.steps import Steps
 
 
@@ -67,3 +67,15 @@ def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
         # Without a store, this process alone counts.
         None if url is None else KeptCharges(state, store, deployment.telemetry.keep, leases.worker),
     )
+
+
+def add_pages(shell: ConsoleShell) -> None:
+    """Add the pages of keys, teams and tenants to the console."""
+    from gateway.parts.access.pages.budget_desk import BudgetDesk
+    from gateway.parts.access.pages.key_desk import KeyDesk
+    from gateway.parts.access.pages.keys import add_key_pages
+    from gateway.parts.access.pages.teams import add_team_pages
+
+    desk, budgets = KeyDesk(shell), BudgetDesk(shell.store, shell.deployment)
+    add_key_pages(shell, desk, budgets)
+    add_team_pages(shell, desk, budgets)

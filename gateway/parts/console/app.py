@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -16,7 +17,7 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.errors import Headers, Overloaded, RateLimited
+from gateway.errors import ApiError, Conflict, Headers, Overloaded, RateLimited
 from gateway.parts.access.audit.trail import AuditTrail
 from gateway.parts.access.keys.roles import ACTIONS, NOBODY
 from gateway.parts.console.access import COOKIE, ConsoleAccess
@@ -24,9 +25,10 @@ from gateway.parts.console.assets import Assets
 from gateway.parts.console.attempt_races import loss_of
 from gateway.parts.console.gateway_client import GatewayClient
 from gateway.parts.console.login import Login
-from gateway.parts.console.page import Action, Page, PageError, PolicyPlaces, SeeOther, Sources, View, person_in
+from gateway.parts.console.page import Action, Page, PageError, PolicyPlaces, Sources, View, person_in
 from gateway.parts.console.records import Records
 from gateway.parts.console.render import Renderer
+from gateway.parts.console.shell import Shell
 from gateway.parts.console.sign_in import NOT_LOOKED_AT, SignIn, address_of, is_foreign
 from gateway.parts.console.svg import (
     bands,
@@ -42,17 +44,15 @@ from gateway.parts.console.svg import (
 from gateway.parts.console.views import (
     caching,
     changes,
-    keys,
     now,
     policy,
     requests,
     surface,
-    teams,
     usage,
     whatif,
 )
 from gateway.parts.ledger.query import QueryError
-from gateway.parts.rollout.registry.registry import RegistryError
+from gateway.seams import pages_parts
 
 log = logging.getLogger("tierline.console")
 
@@ -89,10 +89,8 @@ _VIEWS: Final[tuple[View, ...]] = (
     changes.pages,
     caching.pages,
     usage.pages,
-    keys.pages,
-    teams.pages,
 )
-"""In the order of the navigation."""
+"""In the order of the navigation; after them come the pages of parts."""
 
 
 class ConsoleApp:
@@ -117,8 +115,10 @@ class ConsoleApp:
         self._archive = archive
         self._assets = Assets()
         named: list[Page] = []
+        parts = pages_parts()
         self._render = Renderer(
             self._assets,
+            [Path(part.__file__).parent / "templates" for part in parts],
             {
                 "svg": waterfall,
                 "bands": bands,
@@ -139,7 +139,10 @@ class ConsoleApp:
         )
         self._signing_in = SignIn(access, self._render, AuditTrail(store), login)
         sources = Sources(archive, store, places, self._render, gateway)
-        self._entries = [entry for view in _VIEWS for entry in view(sources)]
+        shell = Shell(sources)
+        for part in parts:
+            part.add_pages(shell)
+        self._entries = [*(entry for view in _VIEWS for entry in view(sources)), *shell.entries]
         named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
 
     def asgi(self) -> Starlette:
@@ -187,12 +190,14 @@ class ConsoleApp:
                 return self._error(request, 403, "You may not do this", _NEEDS_ROLE.format(ACTIONS[does].what.lower()))
             try:
                 return await handle(request)
-            except SeeOther as other:
-                return RedirectResponse(other.address, 303)
-            except PageError as error:
-                return self._error(request, error.status, error.title, str(error))
-            except (StoreUnavailable, RegistryError) as error:
+            except HTTPException as other:
+                if other.status_code != 303 or other.headers is None:
+                    raise
+                return RedirectResponse(other.headers["location"], 303)
+            except (StoreUnavailable, Conflict) as error:
                 return self._error(request, 503, "The store does not answer", str(error))
+            except ApiError as error:
+                return self._error(request, error.status, getattr(error, "title", PageError.title), error.message)
             except QueryError as error:
                 log.exception("a page's query failed: %s", request.url.path)
                 return self._error(request, 500, "The ledger could not be read", str(error))

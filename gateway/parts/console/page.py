@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.errors import ApiError
 from gateway.parts.access.keys.roles import Person
 
 if TYPE_CHECKING:
@@ -27,19 +28,17 @@ if TYPE_CHECKING:
     from policies.loader import PolicySource
 
 
-class PageError(Exception):
+class PageError(ApiError):
     """A page that cannot be shown; the message says why, and what to do. Subclasses say the status and the title."""
 
-    status: ClassVar[int] = 400
+    status = 400
     title: ClassVar[str] = "This cannot be shown"
 
 
-class SeeOther(Exception):
-    """The page that was asked for is at another address of the console."""
+class UnreadableRecords(PageError):
+    """A query of a page that DuckDB refuses; the message is its own."""
 
-    def __init__(self, address: str) -> None:
-        super().__init__(address)
-        self.address = address
+    status, title = 500, "The ledger could not be read"
 
 
 class BadQuery(PageError):
@@ -85,7 +84,7 @@ class Page:
     The same data is at the path with `.json`. With a `name` it stands in the navigation, and `g` `key` leads there.
     `script` is the one script bundle that it loads (see `console.assets`). `does` is the action of `access.keys.roles`
     that it is: it is shown, and stands in the navigation, for who may do that with any subject. The coroutine may raise
-    PageError, SeeOther, StoreUnavailable, RegistryError and QueryError, which become pages that say so.
+    ApiError, StoreUnavailable and QueryError, which become pages that say so, and HTTPException.
     """
 
     path: str

@@ -43,10 +43,10 @@ class _ShownPage(Protocol):
 class Renderer:
     """Render pages by their templates. One per process."""
 
-    def __init__(self, assets: Assets, shared: Mapping[str, Any]) -> None:
-        """Prepare the templates; each of them sees `shared`."""
+    def __init__(self, assets: Assets, folders: Sequence[Path], shared: Mapping[str, Any]) -> None:
+        """Prepare the templates, of parts' folders too; each of them sees `shared`."""
         environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(_TEMPLATES),
+            loader=jinja2.FileSystemLoader([_TEMPLATES, *folders]),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,

@@ -15,13 +15,13 @@ from mcp.types import ToolAnnotations
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.errors import ApiError
 from gateway.exit_codes import Exit
 from gateway.parts.console.mcp.tools import AgentTools
-from gateway.parts.console.page import PageError, PolicyPlaces
+from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.console.policy_desk import NotApplied
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
-from gateway.parts.rollout.registry.registry import RegistryError
 from gateway.version import version
 
 _INSTRUCTIONS: Final = (
@@ -34,7 +34,7 @@ _INSTRUCTIONS: Final = (
 _READ_ONLY: Final = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)
 _SLACK: Final = 10.0
 """The time limits of the gateway's own operations are for its event loop; tools may wait longer."""
-_EXPECTED: Final = (PageError, QueryError, RegistryError, StoreUnavailable, NotApplied)
+_EXPECTED: Final = (ApiError, QueryError, StoreUnavailable, NotApplied)
 
 
 async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:

@@ -13,12 +13,13 @@ from dataclasses import replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote
 
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.parts.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, query_filter
 from gateway.parts.console.live import LiveUpdates
-from gateway.parts.console.page import Action, BadQuery, Page, SeeOther, Sources, allowed, whole_in
+from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, whole_in
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.records import Records
 from gateway.parts.console.views.request import RequestView
@@ -63,7 +64,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         elif wanted.search and not request.url.path.endswith(".json") and len(data["rows"]) == 1:
             [row] = data["rows"]
             if wanted.search in (row["request_id"], row["trace_id"]):
-                raise SeeOther(f"/requests/{quote(row['request_id'], safe='')}?at={row['entry_ms']}")
+                address = f"/requests/{quote(row['request_id'], safe='')}?at={row['entry_ms']}"
+                raise HTTPException(303, headers={"location": address})
         return {
             **data,
             "peek": await view.data(peek, whole_in(query.get("at", ""))) if peek else None,

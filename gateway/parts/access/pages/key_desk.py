@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import DEFAULT_TENANT
+from gateway.errors import ApiError, NotFound
 from gateway.parts.access.audit.trail import AuditTrail, TrailFilter
 from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets
@@ -19,8 +19,7 @@ from gateway.parts.access.keys.records import STATE_AFTER, KeyRecord, OwnerRecor
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import NotAllowed, may_with, may_with_owner
-from gateway.parts.access.quotas.terms import Terms
-from gateway.parts.console.key_forms import (
+from gateway.parts.access.pages.key_forms import (
     NotChanged,
     form_of_record,
     key_in,
@@ -28,13 +27,10 @@ from gateway.parts.console.key_forms import (
     owner_in,
     seconds_of_grace,
 )
-from gateway.parts.console.page import PageError
-from gateway.parts.console.records import Records
-from gateway.parts.ledger.query import QueryError
-from gateway.parts.rollout.registry.registry import PolicyRegistry
+from gateway.parts.access.quotas.terms import Terms
 
 if TYPE_CHECKING:
-    from gateway.config.schema import Deployment
+    from gateway.seams import ConsoleShell
 
 _PAGE: Final = 50
 _HISTORY: Final = 20
@@ -45,10 +41,10 @@ _LAST: Final = (
 KINDS: Final = ("team", "tenant")
 
 
-class NoSuchKey(PageError):
+class NoSuchKey(NotFound):
     """There is no such key or owner of limits, or the person may not see it; the message says what to do."""
 
-    status, title = 404, "Nothing of that name"
+    title = "Nothing of that name"
 
 
 class KeyDesk:
@@ -57,21 +53,13 @@ class KeyDesk:
     All of it raises StoreUnavailable; what is about one key or owner NoSuchKey too.
     """
 
-    def __init__(self, archive: Records, store: Store, deployment: Deployment) -> None:
-        self._archive = archive
-        config = deployment.of(AccessSections)
+    def __init__(self, shell: ConsoleShell) -> None:
+        self._ask, store = shell.ask, shell.store
+        config = shell.deployment.of(AccessSections)
         self._configured = configured_owners(config.teams, config.tenants)
         self._budgets = OwnerBudgets(store)
         self._registry = KeyRegistry(store, durable=True)
-        self._policies = PolicyRegistry(store)
         self._trail = AuditTrail(store)
-
-    async def surfaces(self) -> list[str]:
-        """Return the surfaces that are in force from the store; none where policies come from files."""
-        try:
-            return list(await self._policies.in_force())
-        except StoreUnavailable:
-            return []
 
     async def listed(self, person: Person, query: str, state: str, after: str) -> dict[str, Any]:
         """Return a page of the keys that a person may see and that fit, newest first."""
@@ -205,8 +193,8 @@ class KeyDesk:
     async def _last_used(self, ids: Sequence[str]) -> Mapping[str, float] | None:
         """Return when each key was used last, as far as the ledger goes back; None if that cannot be read."""
         try:
-            return {row["id"]: row["at"] for row in await self._archive.ask(_LAST, {"ids": list(ids)})} if ids else {}
-        except QueryError:
+            return {row["id"]: row["at"] for row in await self._ask(_LAST, {"ids": list(ids)})} if ids else {}
+        except ApiError:
             return None
 
     async def _spent(self, owners: Sequence[tuple[Owned, Terms]]) -> list[list[dict[str, Any]]]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, cast, get_args
 from gateway.parts.access.keys.budgets import Owned, OwnerBudgets, terms_in
 from gateway.parts.access.keys.registry import KeysRefused, Why
 from gateway.parts.access.keys.roles import Person
+from gateway.parts.access.pages.key_forms import NotChanged
 from gateway.parts.access.quotas.terms import Per
-from gateway.parts.console.key_forms import NotChanged
 from policies.quantities import NANO, dollars
 
 if TYPE_CHECKING:

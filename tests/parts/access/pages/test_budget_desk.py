@@ -18,8 +18,8 @@ from gateway.parts.access.quotas.accounts import OwnerAccounts
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
 from tests.gateway.telemetry.conftest import server, store
+from tests.parts.access.pages.test_keys import ADMIN, KEY_ADMIN, made
 from tests.parts.console.test_app import console
-from tests.parts.console.test_keys import ADMIN, KEY_ADMIN, made
 
 __all__ = ["server", "store"]
 
