@@ -8,13 +8,12 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from cache.response_cache import ResponseCache
-from cache.scopes.shelf import Caps
-from cache.semantic.cross_encoder_queue import MeasuredPairScorer
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -31,36 +30,31 @@ from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles, only_key
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import Deployment, TelemetryConfig
-from gateway.encoders import load_cross_encoder, load_embedder
+from gateway.encoders import load_embedder
 from gateway.parts.standard import absent, variables_of_missing_parts
-from gateway.request.context import CallerLimits
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.request.loopback_guard import LoopbackGuard
 from gateway.seams import (
-    AdmissionNeeds,
-    ClientApiNeeds,
-    HitBoundNeeds,
-    LimitsNeeds,
-    ObserverNeeds,
-    PoliciesNeeds,
-    VerifierNeeds,
-    WorkerTask,
-    admission_parts,
-    client_api_parts,
-    hit_bound_part,
-    limits_part,
-    new_authenticator,
-    new_call_memory,
-    new_conversation_advisor,
-    new_flights,
-    new_observers,
-    new_recorder,
-    new_successor,
-    new_tasks,
-    new_verifier,
-    otlp_part,
-    policies_part,
+    Core,
+    LoadedModels,
+    build_admissions,
+    build_authenticator,
+    build_call_memory,
+    build_client_api,
+    build_conversation_advisor,
+    build_flights,
+    build_hit_bound,
+    build_limits,
+    build_observers,
+    build_recorder,
+    build_successor,
+    build_tasks,
+    build_verifier,
+    follow,
+    load_pair_scorer,
+    meter,
     read_other_languages,
+    spans,
 )
 from gateway.steps import Steps
 from gateway.telemetry.logs import dropped_lines, log_request
@@ -69,35 +63,15 @@ from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
 from gateway.tiers.build import build_tiers, endpoints_of
-from gateway.tiers.endpoint import Endpoint, OnRefusal
+from gateway.tiers.endpoint import OnRefusal
 from gateway.tiers.keep_warm import KeepWarm
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty.model import CLASSIFIER, DifficultyModel, shipped_artefact
-from routing.embedding.embedder import PublicEncoder
 
 log = logging.getLogger("tierline")
 
 SECRET_ENV = "TIERLINE_CACHE_SECRET"  # noqa: S105  (the variable's name)
-
-
-@dataclass(frozen=True)
-class _Models:
-    """The models that run in the worker itself."""
-
-    embedder: PublicEncoder
-    classifier: DifficultyModel
-    verifier: Verifier
-    cross_encoder: MeasuredPairScorer | None
-
-    def versions(self) -> dict[str, str]:
-        """Return the versions of the models, by what they do."""
-        return {
-            CLASSIFIER: self.classifier.version,
-            "embedder": self.embedder.name,
-            "verifier": self.verifier.version,
-            "cross_encoder": "" if self.cross_encoder is None else self.cross_encoder.version,
-        }
 
 
 def build(
@@ -108,118 +82,164 @@ def build(
     Raises ConfigError, EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError.
     """
     read_other_languages()
-    models = _models(deployment)
-    embedder = models.embedder
-    classifiers = Classifiers(models.classifier, embedder)
-    metrics = Metrics()
-    store = store or _store(deployment)
-    policies = _policies(deployment, replace(source, check_classifier=classifiers.load), store, metrics)
-    calls = new_call_memory(store)
-    tiers = build_tiers(deployment, _refusals_told(metrics), calls)
-    for name, endpoint in endpoints_of(tiers).items():
+    steps = Steps()
+    steps.deployment, steps.started_at = deployment, int(time.time())
+    steps.secret = os.environ.get(SECRET_ENV, "").encode()
+    steps.store = store or _store(deployment)
+    steps.metrics = metrics = Metrics()
+    steps.models = models = _models(deployment)
+    classifiers = Classifiers(models.classifier, models.embedder)
+    steps.policies = _policies(steps, replace(source, check_classifier=classifiers.load))
+    steps.kept_calls = build_call_memory(steps)
+    steps.tiers = tiers = build_tiers(deployment, _refusals_told(metrics), steps.kept_calls)
+    steps.endpoints = endpoints_of(tiers)
+    steps.room = StoreRoom(steps.store, deployment, lambda: steps.policies.current)
+    steps.quotas = steps.room.quotas
+    steps.cache = _cache(steps)
+    _watch(steps)
+    steps.limits = build_limits(steps)
+    steps.telemetry = _telemetry(steps)
+    conversations = build_conversation_advisor(steps)
+    token_vectors = None if models.cross_encoder is None else models.cross_encoder.vectors
+    steps.embedder = QuestionEmbedder(models.embedder, deployment.embedding.kind, token_vectors, conversations)
+    steps.verifier = build_verifier(steps)
+    steps.router = Router(tiers, classifiers, conversations)
+    hedge_budgets = HedgeBudgets(tiers)
+    unknown_usd = 0.0 if steps.limits is None else steps.limits.unknown_usd
+    finalizer = Finalizer(steps.policies, tiers, hedge_budgets, unknown_usd)
+    steps.gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
+    steps.guard = LoopbackGuard(deployment)
+    steps.authenticator = build_authenticator(steps)
+    steps.admissions = [*chain.from_iterable(build_admissions(steps))]
+    steps.client_apis = build_client_api(steps)
+    steps.observers = build_observers(steps)
+    steps.exact_cache = ExactLookup(steps.cache, steps.gate)
+    steps.coalescer = Coalescer(steps.cache, build_flights(steps))
+    steps.semantic_cache = SemanticLookup(steps.cache)
+    steps.cascade = CascadeRunner(tiers, hedge_budgets, steps.verifier, build_successor(steps), steps.limits)
+    steps.write_behind = WriteBehind(steps.cache, steps.telemetry, finalizer, steps.observers)
+    return steps
+
+
+def _store(deployment: Deployment) -> Store:
+    url = deployment.store.url
+    return NoStore() if url is None else RedisStore.from_url(url)
+
+
+def _models(deployment: Deployment) -> LoadedModels:
+    """Load the models. Raises EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError."""
+    kind, folder = deployment.embedding.kind, deployment.cross_encoder_folder
+    embedder = load_embedder(kind, deployment.embedding.state)
+    classifier = DifficultyModel.load(deployment.classifier or shipped_artefact(kind), embedder)
+    cross_encoder = None if folder is None else load_pair_scorer(folder)
+    cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
+    return LoadedModels(embedder, classifier, Verifier.load(shipped_verifier(kind)), cross_encoder, cosine_weight)
+
+
+def _policies(core: Core, source: PolicySource) -> Policies:
+    """Return where policies come from, as the config says. Raises ConfigError."""
+
+    def reloaded(loaded: PolicySet) -> None:
+        core.metrics.policy_reloaded(ok=True)
+        log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))
+
+    def refused(error: ConfigError) -> None:
+        core.metrics.policy_reloaded(ok=False)
+        log.error("policies not reloaded, the last good ones stay in force:\n%s", error)
+
+    def noted(note: str) -> None:
+        log.warning("policies: %s", note)
+
+    if core.deployment.policies.source == "files":
+        return PolicyReloader(source, source.load(), reloaded, refused)
+    return follow(core, source, reloaded, refused, noted)
+
+
+def _refusals_told(metrics: Metrics) -> OnRefusal:
+    """Return a callback that logs and counts whether a backend refuses our key or account, or lacks its model."""
+
+    def told(config: BackendConfig, reason: str, own: bool) -> None:
+        metrics.backend_refuses(config.name, bool(reason))
+        if own and reason:
+            log.error(
+                "backend %s is %s. Its model is %s at %s, its key comes from %s. Other backends answer in its place "
+                "where there are any; it is tried again every 30 s.",
+                config.name, reason, config.model, config.base_url,
+                config.key_env or config.key_file or "nowhere: set its key_env",
+            )  # fmt: skip
+        elif own:
+            log.warning("backend %s answers again", config.name)
+
+    return told
+
+
+def _cache(core: Core) -> ResponseCache:
+    """Return the cache, with its matcher and what bounds its wrong hits, if there is such a part."""
+    embedder, _, verifier, cross_encoder, cosine_weight = core.models
+    return ResponseCache(
+        core.store,
+        embedder_name=embedder.name,
+        dimension=embedder.dimension,
+        secret=core.secret,
+        longest_question=embedder.whole_chars,
+        verifier=verifier,
+        cross_encoder=cross_encoder,
+        cosine_weight=cosine_weight,
+        bound=build_hit_bound(core),
+        index=core.deployment.store.index,
+        teams=core.deployment.team_of,
+        largest=core.deployment.cache.largest,
+    )
+
+
+def _watch(steps: Steps) -> None:
+    """Have the metrics ask for what others know."""
+    metrics = steps.metrics
+    for name, endpoint in steps.endpoints.items():
         if endpoint.config.retires is not None:
             metrics.backend_retires(name, endpoint.config.retires)
-    room = StoreRoom(store, deployment, lambda: policies.current)
-    cache = _cache(deployment, store, room.quotas["cache"], models, endpoints_of(tiers), metrics)
     metrics.watch_log(dropped_lines)
-    metrics.watch_evictions(room.evicted)
-    metrics.watch_policies(policies)
-    metrics.watch_backends(partial(_states, tiers))
-    granting = limits_part()
-    limits = None if granting is None else granting.build_limits(LimitsNeeds(deployment, store, tiers, metrics))
-    telemetry = _telemetry(deployment, store, metrics, models, tiers, limits)
-    hedge_budgets = HedgeBudgets(tiers)
-    gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
-    conversations = new_conversation_advisor(tiers)
-    token_vectors = None if models.cross_encoder is None else models.cross_encoder.vectors
-    question_embedder = QuestionEmbedder(embedder, deployment.embedding.kind, token_vectors, conversations)
-    verifier = new_verifier(VerifierNeeds(deployment, store, tiers, question_embedder.cosine))
-    successor = new_successor(tiers)
-    router = Router(tiers, classifiers, conversations)
-    observers = new_observers(
-        ObserverNeeds(
-            deployment,
-            policies,
-            tiers,
-            router,
-            verifier,
-            store,
-            telemetry,
-            metrics,
-            models.classifier,
-            embedder,
-        )
-    )
-    admission_needs = AdmissionNeeds(deployment, store, tiers, metrics)
-    unknown_usd = 0.0 if limits is None else limits.unknown_usd
-    secret = os.environ.get(SECRET_ENV, "").encode()
-    client_needs = ClientApiNeeds(deployment, store, secret, room.quotas, embedder)
-    return Steps(
-        deployment=deployment,
-        started_at=int(time.time()),
-        gate=gate,
-        guard=LoopbackGuard(deployment),
-        authenticator=new_authenticator(deployment, store),
-        limits=limits,
-        policies=policies,
-        admissions=[layer for part in admission_parts() for layer in part.build_admissions(admission_needs)],
-        exact_cache=ExactLookup(cache, gate),
-        coalescer=Coalescer(cache, new_flights(store, cache.delayed)),
-        embedder=question_embedder,
-        semantic_cache=SemanticLookup(cache),
-        router=router,
-        cascade=CascadeRunner(tiers, hedge_budgets, verifier, successor, limits),
-        write_behind=WriteBehind(cache, telemetry, Finalizer(policies, tiers, hedge_budgets, unknown_usd), observers),
-        client_apis=[part.build_client_api(client_needs) for part in client_api_parts()],
-        kept_calls=calls,
-        observers=observers,
-        cache=cache,
-        store=store,
-        room=room,
-        tiers=tiers,
-        telemetry=telemetry,
-        metrics=metrics,
-    )
+    metrics.watch_evictions(steps.room.evicted)
+    metrics.watch_policies(steps.policies)
+    metrics.watch_backends(partial(_states, steps.tiers))
 
 
-def _models(deployment: Deployment) -> _Models:
-    """Load the models. Raises EmbedderUnavailable, ArtefactError, VerifierError or CrossEncoderError."""
-    kind = deployment.embedding.kind
-    embedder = load_embedder(kind, deployment.embedding.state)
-    folder = deployment.cross_encoder_folder
-    return _Models(
-        embedder,
-        DifficultyModel.load(deployment.classifier or shipped_artefact(kind), embedder),
-        Verifier.load(shipped_verifier(kind)),
-        None if folder is None else load_cross_encoder(folder),
-    )
+def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
+    """Return what the metrics show of each backend."""
+    for tier in tiers.values():
+        for endpoint in tier.endpoints:
+            is_open = endpoint.breaker.state(endpoint.now()) == "open"
+            name, queued = endpoint.config.name, endpoint.queue.size
+            left = {
+                unit: most[0] / most[1] for unit, most in endpoint.quota.headroom(endpoint.now()).items() if most[1]
+            }
+            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity, left)
 
 
-def _telemetry(
-    deployment: Deployment,
-    store: Store,
-    metrics: Metrics,
-    models: _Models,
-    tiers: Mapping[str, Tier],
-    limits: CallerLimits | None,
-) -> Telemetry:
+def _telemetry(core: Core) -> Telemetry:
     """Return what records requests, with the versions of all that decides about them."""
-    heads = {name: one.config.head for name, one in endpoints_of(tiers).items()}
-    artefacts = {**models.versions(), **{f"head of {name}": head.version for name, head in heads.items() if head}}
-    otlp = otlp_part()
+    deployment, metrics, models = core.deployment, core.metrics, core.models
+    artefacts = {
+        CLASSIFIER: models.classifier.version,
+        "embedder": models.embedder.name,
+        "verifier": models.verifier.version,
+        "cross_encoder": "" if models.cross_encoder is None else models.cross_encoder.version,
+    }
+    heads = {name: endpoint.config.head for name, endpoint in core.endpoints.items()}
+    artefacts |= {f"head of {name}": head.version for name, head in heads.items() if head}
     for variable, part in variables_of_missing_parts(os.environ):
         log.warning("%s", absent(variable, part))
     return Telemetry(
-        store,
+        core.store,
         keep=deployment.telemetry.keep,
-        exporter=None if otlp is None else otlp.spans(metrics.telemetry_dropped),
-        meter=None if otlp is None else otlp.meter(metrics.telemetry_dropped),
+        exporter=spans(metrics.telemetry_dropped),
+        meter=meter(metrics.telemetry_dropped),
         metrics=metrics,
-        decisions=new_recorder(artefacts),
+        decisions=build_recorder(artefacts),
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
         redactor=_redactor(deployment.telemetry),
-        accounts=limits,
+        accounts=core.limits,
     )
 
 
@@ -228,44 +248,6 @@ def _redactor(config: TelemetryConfig) -> Redactor | None:
     if not config.redact and config.redact_with is None:
         return None
     return Redactor(config.redact, None if config.redact_with is None else hook_of(config.redact_with))
-
-
-def _cache(
-    deployment: Deployment,
-    store: Store,
-    caps: Caps,
-    models: _Models,
-    endpoints: Mapping[str, Endpoint],
-    metrics: Metrics,
-) -> ResponseCache:
-    """Return the cache, with its matcher and what bounds its wrong hits, if there is such a part."""
-    embedder, verifier, cross_encoder = models.embedder, models.verifier, models.cross_encoder
-    cosine_weight = 0.0 if cross_encoder is None else cross_encoder.cosine_weights.get(embedder.name, 0.0)
-    part = hit_bound_part()
-    needs = HitBoundNeeds(
-        store,
-        embedder,
-        deployment.embedding.kind,
-        verifier.version,
-        cross_encoder,
-        cosine_weight,
-        endpoints,
-        metrics,
-    )
-    return ResponseCache(
-        store,
-        embedder_name=embedder.name,
-        dimension=embedder.dimension,
-        secret=os.environ.get(SECRET_ENV, "").encode(),
-        longest_question=embedder.whole_chars,
-        verifier=verifier,
-        cross_encoder=cross_encoder,
-        cosine_weight=cosine_weight,
-        bound=None if part is None else part.build(needs),
-        index=deployment.store.index,
-        teams=deployment.team_of,
-        largest=deployment.cache.largest,
-    )
 
 
 class Managed(NamedTuple):
@@ -303,7 +285,7 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     from it: policies, keys, limits, the cache, and the writer of records. `write_behind` finishes what requests left to
     be done, so it closes before all that this uses, and after the callers that still add to it.
     """
-    for name, endpoint in endpoints_of(steps.tiers).items():
+    for name, endpoint in steps.endpoints.items():
         yield Managed(f"backend {name}", None, endpoint.aclose)
     yield Managed("embedder", None, steps.embedder.close)
     yield Managed("store", partial(_ping, steps.store), steps.store.aclose)
@@ -327,14 +309,10 @@ def lifecycle(steps: Steps) -> Iterator[Managed]:
     yield Managed("write-behind", steps.write_behind.start, steps.write_behind.aclose)
     yield Managed("coalescer", steps.coalescer.start, steps.coalescer.aclose)
     yield Managed("identities", partial(_start_identities, steps), None)
-    endpoints = list(endpoints_of(steps.tiers).values())
-    tasks: dict[str, WorkerTask] = {
-        "key files": _key_files(steps),
-        **dict(new_tasks(steps.store, endpoints)),
-        "keep-warm": KeepWarm(endpoints, steps.metrics.warmed, with_fields=with_set_fields),
-    }
-    for name, task in tasks.items():
-        yield Managed(name, task.start, task.aclose)
+    warming = KeepWarm([*steps.endpoints.values()], steps.metrics.warmed, with_fields=with_set_fields)
+    for tasks in ({"key files": _key_files(steps)}, *build_tasks(steps), {"keep-warm": warming}):
+        for name, task in tasks.items():
+            yield Managed(name, task.start, task.aclose)
     yield Managed("metrics", steps.metrics.start, steps.metrics.stop)
     yield Managed("gate", steps.gate.start, steps.gate.stop)
 
@@ -365,7 +343,7 @@ def _key_files(steps: Steps) -> KeyFiles:
     files = KeyFiles()
 
     steps.authenticator.watch(files)
-    for endpoint in endpoints_of(steps.tiers).values():
+    for endpoint in steps.endpoints.values():
         if endpoint.config.key_file is not None and endpoint.config.configured:
             endpoint.key.look = files.watch([endpoint.config.key_file], 1, only_key(endpoint.rekey))
     for api in steps.client_apis:
@@ -375,62 +353,6 @@ def _key_files(steps: Steps) -> KeyFiles:
 
 def _start_identities(steps: Steps) -> None:
     """Fetch the credentials of clouds before the first request wants them."""
-    for endpoint in endpoints_of(steps.tiers).values():
+    for endpoint in steps.endpoints.values():
         if endpoint.identity is not None:
             endpoint.identity.renew()
-
-
-def _store(deployment: Deployment) -> Store:
-    url = deployment.store.url
-    return NoStore() if url is None else RedisStore.from_url(url)
-
-
-def _policies(deployment: Deployment, source: PolicySource, store: Store, metrics: Metrics) -> Policies:
-    """Return where policies come from, as the config says. Raises ConfigError."""
-
-    def reloaded(loaded: PolicySet) -> None:
-        metrics.policy_reloaded(ok=True)
-        log.warning("policies reloaded: %s", ", ".join(policy.label for policy in loaded.by_surface.values()))
-
-    def refused(error: ConfigError) -> None:
-        metrics.policy_reloaded(ok=False)
-        log.error("policies not reloaded, the last good ones stay in force:\n%s", error)
-
-    def noted(note: str) -> None:
-        log.warning("policies: %s", note)
-
-    part = policies_part()
-    if part is None or deployment.policies.source == "files":
-        return PolicyReloader(source, source.load(), reloaded, refused)
-    url, state = deployment.store.url or "", deployment.embedding.state
-    return part.follow(PoliciesNeeds(source, store, url, state, reloaded, refused, noted))
-
-
-def _refusals_told(metrics: Metrics) -> OnRefusal:
-    """Return a callback that logs and counts whether a backend refuses our key or account, or lacks its model."""
-
-    def told(config: BackendConfig, reason: str, own: bool) -> None:
-        metrics.backend_refuses(config.name, bool(reason))
-        if own and reason:
-            log.error(
-                "backend %s is %s. Its model is %s at %s, its key comes from %s. Other backends answer in its place "
-                "where there are any; it is tried again every 30 s.",
-                config.name, reason, config.model, config.base_url,
-                config.key_env or config.key_file or "nowhere: set its key_env",
-            )  # fmt: skip
-        elif own:
-            log.warning("backend %s answers again", config.name)
-
-    return told
-
-
-def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
-    """Return what the metrics show of each backend."""
-    for tier in tiers.values():
-        for endpoint in tier.endpoints:
-            is_open = endpoint.breaker.state(endpoint.now()) == "open"
-            name, queued = endpoint.config.name, endpoint.queue.size
-            left = {
-                unit: most[0] / most[1] for unit, most in endpoint.quota.headroom(endpoint.now()).items() if most[1]
-            }
-            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity, left)

@@ -27,10 +27,10 @@ from gateway.errors import CacheOnlyMiss
 if TYPE_CHECKING:
     from gateway.request.context import RequestContext
     from gateway.request.reply import Reply
-    from gateway.steps import AnswerSteps
+    from gateway.steps import Steps
 
 
-async def answer(request: RequestContext, steps: AnswerSteps) -> Reply:
+async def answer(request: RequestContext, steps: Steps) -> Reply:
     """Return the reply to one request; raise ApiError when there is none. See the module's docstring."""
     plan = await steps.exact_cache.plan(request)
     coalesced = steps.coalescer.accept(request, plan)  # None for a request that must not share its answer

@@ -1,102 +1,55 @@
-"""The seams: what the core asks of a part, and gives it. The only door, for our own parts too.
+"""The seams: what the core asks of parts, and what it gives them. The only door, for our own parts too.
 
-The list of parts (`gateway.parts.standard`) says which part provides what, by the name of a seam. Its module `part` is
-imported when the seam is first asked for, and has the functions of the seam's protocol below. The core works without:
-a part that this installation was made without is None here. A part that is there and broken is the error it raises.
+Each function below is declared here and written in the module `part` of a part, under the same name. The list of parts
+(`gateway.parts.standard`) says which part provides which seam; that module is imported when one of the seam's functions
+is first called. A part that is there and broken is the error it raises.
 
-What a part makes for a worker lives as long as the worker. It is made when the worker's steps are wired, before there
-is an event loop: nothing may be awaited or started then. It starts by its `run`, as a task, once the store, the
-policies and the keys have started. Requests may come before that, and after it ends. At the close `run` is cancelled
-and `aclose` awaited, while the store and the backends are still open; it must return within a second or two.
+    @one        One part of the list provides it. What stands here happens without it: an empty body does nothing, and
+                returns None.
+    @every      Any number of parts provide it, those of other makers last. A call returns what each of them returns, in
+                the order of the list; without any, an empty list.
 
-    hit_bound   `HitBoundPart`. Its `build` makes the `cache.semantic.hit_bound.HitBound` of a worker: it sets the score
-                from which semantic hits are served, and learns from those that were wrong. Its other functions say,
-                with the store alone, what the workers' bounds have published. Not stable yet.
-    otlp        `OtlpPart`. Its functions make what exports finished requests, where the environment asks for it.
-                Stable: an exporter is given each request's trace and ledger, once, after its reply.
-    encoders    `EncodersPart`. Its functions load the models that read texts, beside the static vectors of the core,
-                and import the models' libraries only then. Not stable yet.
-    authenticator
-                `AuthenticatorPart`. Its `build_authenticator` makes the `Authenticator` of a worker: it says who sends
-                a request. Without, no key is required. Not stable yet.
-    limits      `LimitsPart`. Its `build_limits` makes the `gateway.request.context.CallerLimits` of a worker: how much
-                each caller may send and spend. Without, nothing limits anybody. Not stable yet.
-    admin_port  `AdminPortPart`. Its `build_admin_port` makes the application of the admin port. Not stable yet.
-    audit       `AuditPart`: what has changed in the config since it was last used. Not stable yet.
-    admission   `AdmissionPart`, of any number of parts, in the order of the list. Its `build_admissions` makes layers
-                through which each chat passes, once its policy and its limits are known and before the pipeline: they
-                refuse it, or change it. Not stable yet.
-    verifier    `VerifierPart`. Its `build_verifier` makes the `gateway.cascade.protocols.AnswerVerifier` of a worker:
-                it says how sure a draft is whose log-probabilities do not. Not stable yet.
-    successor   `SuccessorPart`. Its `build_successor` makes the `gateway.cascade.protocols.StreamSuccessor` of a
-                worker, which continues streams that break. Without, they end with an error. Not stable yet.
-    conversations   `ConversationPart`. Its `build_conversation_advisor` makes the
-                `gateway.cascade.protocols.ConversationAdvisor` of a worker, which remembers the turns before a request:
-                who answered, what tiers hold of the prompt, how hard they were. Not stable yet.
-    call_memory `CallMemoryPart`. Its `build_call_memory` makes the `gateway.backends.call_reasoning.CallMemory` of a
-                worker, from which a model gets back its reasoning before a tool call. Not stable yet.
-    cache_admin `CacheAdminPart`. Its `remove_wrong` deletes a cached answer that a client calls wrong. Not stable yet.
-    servers     `gateway.backends.server_forms.ServersPart`. Its functions make, for a backend, what learns the fields
-                that its model refuses, and what sends fields under other names. Without, they go out as they came, and
-                `rename`, `omit` and `roles: one_system` are errors. Not stable yet.
-    client_api  `ClientApiPart`, of any number of parts. Its `build_client_api` makes the `ClientApi` of a worker, which
-                answers paths beside those of chat completions. Not stable yet.
-    client_errors   `ClientErrorsPart`, of any number of parts, writes an error as the clients of an API know it. Not
-                stable yet.
-    archive     `ArchivePart`: whether records are kept in files, and where, and what these have. Not stable yet.
-    console     `ConsolePart`: where the console listens that `tierline up` starts. Not stable yet.
-    pages       `PagesPart`, of any number of parts. Its `add_pages` adds to the console the pages of the part, by a
-                `ConsoleShell`; their templates stand in the part's folder `templates`. Not stable yet.
-    lint        `LintPart`: what is wrong or doubtful in a policy that loads. Not stable yet.
-    recorder    `RecorderPart`. Its `build_recorder` makes the `gateway.telemetry.record.DecisionEncoder` of a worker:
-                what the record of a request says of its decision. Not stable yet.
-    flights     `FlightsPart`. Its `build_flights` makes the `cache.flights.shared_flights.SharedFlights` of a worker:
-                equal requests of several workers share an answer. Without, a worker shares among its own. Not stable
-                yet.
-    tasks       `TasksPart`, of any number of parts. Its `build_tasks` makes what runs in a worker from its start to
-                its close, beside requests. Not stable yet.
-    identities  Its module has `AUTH`, a class below `gateway.config.backends.Auth`: the keys of `auth` in the config,
-                what must be installed for them, and the `gateway.backends.base.Identity` that signs requests in place
-                of a key. Not stable yet.
-    http        Its module has `HTTP`, a class below `gateway.config.backends.Http`: the keys of a backend's `http`, and
-                the transport that calls it. Not stable yet.
-    policies    `PoliciesPart`. Its `follow` makes what a worker takes its policies from where the config says
-                `policies.source: store`; files need no part. It is started before all that asks for policies. Its
-                `tried` finds the policy that a request names itself (`x-tierline-try`). Not stable yet.
-    observers   `ObserversPart`. Its `build_observers` makes what reads a worker's fresh answers once their requests are
-                over, at the operator's expense. Not stable yet.
-    public_routers
-                `PublicRoutersPart`, of any number of parts. Its `public_routers` are cold routes of the public port.
-                Not stable yet.
-    openapi     `OpenApiPart`. Its `add_documents` describes what an application serves. Not stable yet.
-    admin_routers
-                `AdminRoutersPart`, of any number of parts. Its `admin_routers` are routes of the admin API. Not stable
-                yet.
-    policy_lab  `PolicyLabPart`. What `policy lint` and `policy schema` say of records, and of tests of policies. Not
-                stable yet.
+What a `build_...` makes for a worker lives as long as the worker. It is called once, before there is an event loop:
+nothing may be awaited, started or connected then. It is given the `Core`, which has by then all that stands above
+it in `gateway.assembly.build`. Where what it makes has `start`, that is called in the order of
+`gateway.assembly.lifecycle`, after what it may use: the store, then the policies, the keys and the limits. Requests may
+come before that, and after its end. `aclose` is awaited in the reverse order, while the store and the backends are
+still open; it must return within a second or two.
 
-A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
-`policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
+Stable are `admission`, `otlp` and what `Core` says of itself: they change with a line in CHANGELOG.md. The other seams
+serve one part each, and may change with it.
+
+Declared elsewhere, below what this file imports:
+
+    servers     `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
+    identities  The part's `AUTH`, a class below `gateway.config.backends.Auth`, has the keys of `auth` in the config,
+                and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
+    http        Its `HTTP`, a class below `gateway.config.backends.Http`, has the keys of a backend's `http`, and makes
+                the transport that calls it.
 
 A kind of backend is one folder, `kinds/NAME` of a part that the list says has it, where NAME is what configs write
 after `kind:`. Its module `kind` has `KIND`, a class below `gateway.config.backends.BackendConfig`, which is the kind
-`openai` itself. The class says what its fields are, what they default to (`known`), what it can and cannot do (`has`,
-`has_not`, `dialect` and the other class variables), what is wrong with a config (`findings`), and in `make` which
-`gateway.backends.base.Backend` calls it: mostly a `gateway.backends.http_backend.HttpBackend`, which writes a chat
-completion in its dialect and reads the reply as one. Config, routing, `tierline check` and traces ask the class alone,
-so nothing else is to be edited. Not stable yet.
+`openai` itself: its fields, what they default to (`known`), what it can and cannot do (`has`, `has_not`, `dialect`),
+what is wrong with a config (`findings`), and in `make` which `gateway.backends.base.Backend` calls it, mostly a
+`gateway.backends.http_backend.HttpBackend`. Config, routing, `tierline check` and traces ask the class alone, so
+nothing else is to be edited.
+
+A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
+`policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
 """
+# mypy: disable-error-code="empty-body"
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from cache.text.languages import read_by
-from gateway.parts.standard import provider, providers
+from gateway.parts.standard import missing_for, provider, providers
 
 if TYPE_CHECKING:
     import asyncio
@@ -107,13 +60,16 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from cache.flights.shared_flights import SharedFlights
+    from cache.response_cache import ResponseCache
     from cache.scopes.shelf import Caps
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
+    from cache.semantic.verifier import Verifier
     from cache.store.base import Store
-    from cache.store.delayed_writes import DelayedWrites
     from cache.text.languages import ForeignLanguages
     from gateway.backends.call_reasoning import CallMemory
+    from gateway.caching.lookups import QuestionEmbedder
+    from gateway.caching.write_behind import Observer
     from gateway.caller import Caller
     from gateway.cascade.protocols import AnswerVerifier, ConversationAdvisor, StreamSuccessor
     from gateway.cascade.router import Router
@@ -131,192 +87,89 @@ if TYPE_CHECKING:
     from policies.loader import PolicySet, PolicySource
     from policies.model import Policy
     from policies.yaml_source import Document
-    from routing.confidence.judge import Evidence
     from routing.difficulty.model import DifficultyModel
-    from routing.embedding.embedder import PublicEncoder, Vector
+    from routing.embedding.embedder import PublicEncoder
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-class HitBoundNeeds(NamedTuple):
-    """What the core gives a hit bound. `endpoints` are the backends by their names.
+class LoadedModels(NamedTuple):
+    """The models that run in the worker itself."""
 
-    `kind` is that of the config's embedding.
-    """
-
-    store: Store
     embedder: PublicEncoder
-    kind: str
-    verifier: str
-    """Version of the verifier, which makes scores."""
+    classifier: DifficultyModel
+    verifier: Verifier
+    """Says how alike two questions are."""
     cross_encoder: MeasuredPairScorer | None
     cosine_weight: float
-    endpoints: Mapping[str, Endpoint]
-    metrics: Metrics
+    """Weight of the cosine in the cross-encoder's scores; 0 without one."""
 
 
-class HitBoundPart(Protocol):
-    """The functions of the module that provides `hit_bound`. All that is async raises StoreUnavailable."""
+class Core:
+    """What a worker's core has, from its config to its router, in the order in which it is made.
 
-    def build(self, needs: HitBoundNeeds) -> HitBound:
-        """Return a worker's hit bound, which is not started."""
-
-    async def read_published(self, store: Store) -> Sequence[PublishedBound]:
-        """Return what is published, by surface."""
-
-    async def shown_published(self, store: Store) -> list[dict[str, Any]]:
-        """Return what is published as JSON values, by surface."""
-
-    def draw_published(self, shown: Sequence[Mapping[str, Any]], console: Console) -> None:
-        """Print what `shown_published` returned."""
-
-    async def complain(self, store: Store, risk: PublishedBound, complaint: Complaint) -> None:
-        """Report a wrong hit to every worker; one request's complaints count once."""
-
-    async def withdraw(self, store: Store, risk: PublishedBound, complaint: Complaint) -> None:
-        """Tell every worker that a complaint was about no wrong hit."""
-
-
-class CacheAdminPart(Protocol):
-    """The functions of the module that provides `cache_admin`."""
-
-    async def remove_wrong(
-        self, store: Store, entry_id: str, surface: str, owners: Sequence[str], created_at: float | None
-    ) -> str:
-        """Delete an entry that was wrongly served to these owners of answers; return its id, '' if it is gone.
-
-        One of another time of creation is a different answer and stays. Raises StoreUnavailable.
-        """
-
-
-def cache_admin_part() -> CacheAdminPart | None:
-    """Return what removes cached answers; None where this installation has no such part."""
-    return cast("CacheAdminPart | None", provider("cache_admin"))
-
-
-class ArchivePart(Protocol):
-    """The functions of the module that provides `archive`."""
-
-    def archive_folder(self, deployment: Deployment) -> Path | None:
-        """Return the folder of the files that the config names; None for `ledger` in the state folder."""
-
-    def keeps_archive(self, deployment: Deployment) -> bool:
-        """Return whether records are kept in files."""
-
-    def has_files(self, folder: Path) -> bool:
-        """Return whether there are records in the files of a folder."""
-
-    def older_records(self, folder: Path, before: tuple[int, int]) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
-        """Yield the records before a place of the store's stream, newest first, with their places.
-
-        Raises CommandError.
-        """
-
-    def kept_record(self, folder: Path, request_id: str) -> dict[str, Any] | None:
-        """Return the newest record of a request id; None if there is none. Raises CommandError."""
-
-
-class ConsolePlace(NamedTuple):
-    """Where the console is to listen, and which variables it needs of those that hold secrets."""
-
-    host: str
-    port: int
-    """0 for any free one."""
-    gateway: str | None
-    """URL of the gateway that it asks; None for the one that is started with it."""
-    secrets: tuple[str, ...]
-
-
-class ConsolePart(Protocol):
-    """The functions of the module that provides `console`."""
-
-    def console_place(self, deployment: Deployment) -> ConsolePlace | None:
-        """Return where the console listens; None where the config says not to start it."""
-
-
-class ConsoleShell(Protocol):
-    """What the console gives a part for its pages. Who asks stands in a request's `state.person`.
-
-    What a page or an action raises of `ApiError` becomes a page that says so, under the `title` that its class may
-    have; so does StoreUnavailable, and an HTTPException of status 303 leads to its `location`.
+    Nothing is replaced while the worker runs; policies, keys and health change inside these. Stable are `deployment`,
+    `store`, `metrics`, `policies` and `tiers`.
     """
 
-    store: Store
     deployment: Deployment
-    gateway: str
-    """URL of the gateway that this console is of; '' where none is configured."""
-
-    def page(
-        self,
-        path: str,
-        template: str,
-        data: Callable[[Request], Awaitable[Mapping[str, Any]]],
-        does: str,
-        *,
-        name: str = "",
-        key: str = "",
-    ) -> None:
-        """Add a page for who may do what it `does` (an action of roles) with any subject; with `.json` it is its data.
-
-        With a `name` it stands in the navigation, and `g` `key` leads there.
-        """
-
-    def action(self, path: str, handle: Callable[[Request], Awaitable[Response]], does: str) -> None:
-        """Add what takes the forms of a path."""
-
-    def reply(self, request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
-        """Return a page in reply to a form."""
-
-    async def form(self, request: Request, most: int = 4096) -> dict[str, str]:
-        """Return the fields of a form of at most so many bytes."""
-
-    async def ask(self, sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """Return the rows of a query of the records. Raises ApiError where they cannot be read."""
-
-    async def surfaces(self) -> Sequence[str]:
-        """Return the surfaces whose policies are in force from the store; none where they come from files."""
+    secret: bytes
+    """Key of the hashes under which the store has what clients are given back."""
+    store: Store
+    metrics: Metrics
+    models: LoadedModels
+    policies: Policies
+    kept_calls: CallMemory | None
+    tiers: Mapping[str, Tier]
+    """Those of the config, by their names."""
+    endpoints: Mapping[str, Endpoint]
+    """Their backends, by their names."""
+    quotas: Mapping[str, Caps]
+    """Quotas of what the store keeps for each tenant, by section of the config. They change with the store's memory."""
+    cache: ResponseCache
+    limits: CallerLimits | None
+    telemetry: Telemetry
+    embedder: QuestionEmbedder
+    """Makes vectors of questions; its `cosine` compares two texts by meaning, -1..1."""
+    verifier: AnswerVerifier | None
+    router: Router
 
 
-class PagesPart(Protocol):
-    """The functions of a module that provides `pages`. Beside it is the folder `templates`."""
+def one(seam: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare a function of a seam that one part provides; without the part, what is declared runs itself."""
 
-    __file__: str
+    def declare(without: Callable[P, R]) -> Callable[P, R]:
+        @wraps(without)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            part = provider(seam)
+            function: Callable[P, R] = without if part is None else getattr(part, without.__name__)
+            return function(*args, **kwargs)
 
-    def add_pages(self, shell: ConsoleShell) -> None:
-        """Add the pages of the part."""
+        return call
 
-
-def pages_parts() -> Sequence[PagesPart]:
-    """Return what has pages of the console."""
-    return cast("Sequence[PagesPart]", providers("pages"))
-
-
-def archive_part() -> ArchivePart | None:
-    """Return what keeps records in files; None where this installation has no such part."""
-    return cast("ArchivePart | None", provider("archive"))
+    return declare
 
 
-def console_part() -> ConsolePart | None:
-    """Return what serves the console; None where this installation has no such part."""
-    return cast("ConsolePart | None", provider("console"))
+def every(seam: str) -> Callable[[Callable[P, R]], Callable[P, list[R]]]:
+    """Declare a function of a seam that any number of parts provide: a call returns what each returns."""
+
+    def declare(declared: Callable[P, R]) -> Callable[P, list[R]]:
+        @wraps(declared)
+        def call(*args: P.args, **kwargs: P.kwargs) -> list[R]:
+            return [getattr(part, declared.__name__)(*args, **kwargs) for part in providers(seam)]
+
+        return call
+
+    return declare
 
 
-class OtlpPart(Protocol):
-    """The functions of the module that provides `otlp`. Each takes what counts lost requests, by reason."""
-
-    def spans(self, dropped: Callable[[str, int], None]) -> Exporter | None:
-        """Return what is given the requests whose hops are recorded; None where the environment asks for none."""
-
-    def meter(self, dropped: Callable[[str, int], None]) -> Exporter | None:
-        """Return what is given every request; None where the environment asks for none."""
+def is_provided(seam: str) -> bool:
+    """Return whether this installation has the part that provides a seam."""
+    return not missing_for(seam, "")
 
 
-def otlp_part() -> OtlpPart | None:
-    """Return what exports spans and metrics by OTLP; None where this installation has no such part."""
-    return cast("OtlpPart | None", provider("otlp"))
-
-
-def hit_bound_part() -> HitBoundPart | None:
-    """Return what bounds wrong hits; None where this installation has no such part."""
-    return cast("HitBoundPart | None", provider("hit_bound"))
+# Who asks, and what for.
 
 
 class Authenticator(Protocol):
@@ -345,77 +198,33 @@ class Authenticator(Protocol):
         """End it, while the store is open."""
 
 
-class AuthenticatorPart(Protocol):
-    """The functions of the module that provides `authenticator`."""
-
-    def build_authenticator(self, deployment: Deployment, store: Store) -> Authenticator:
-        """Return what knows who sends a worker's requests."""
-
-
-class AdminPortPart(Protocol):
-    """The functions of the module that provides `admin_port`."""
-
-    def build_admin_port(self, steps: Steps) -> Any:
-        """Return the ASGI application that answers requests to the admin port."""
-
-
-class AuditPart(Protocol):
-    """The functions of the module that provides `audit`."""
-
-    async def note_config(self, store: Store, file: Path) -> None:
-        """Note which keys of the config's file have changed since a gateway last ran with it."""
-
-
-def audit_part() -> AuditPart | None:
-    """Return what keeps who changed what; None where this installation has no such part."""
-    return cast("AuditPart | None", provider("audit"))
-
-
-def admin_port_part() -> AdminPortPart | None:
-    """Return what serves the admin port; None where this installation has no such part."""
-    return cast("AdminPortPart | None", provider("admin_port"))
-
-
-def new_authenticator(deployment: Deployment, store: Store) -> Authenticator:
-    """Return what knows who sends a worker's requests: everybody is one caller where no part knows better."""
+@one("authenticator")
+def build_authenticator(core: Core) -> Authenticator:
+    """Return what knows who sends a worker's requests; without, everybody is one caller, and no key is required."""
     from gateway.caller import Everybody  # most commands need no config
 
-    part = cast("AuthenticatorPart | None", provider("authenticator"))
-    return Everybody() if part is None else part.build_authenticator(deployment, store)
+    return Everybody()
 
 
-class LimitsNeeds(NamedTuple):
-    """What the core gives the limits."""
-
-    deployment: Deployment
-    store: Store
-    tiers: Mapping[str, Tier]
-    metrics: Metrics
+@one("limits")
+def build_limits(core: Core) -> CallerLimits | None:
+    """Return how much each caller may send and spend; without, nothing limits anybody."""
 
 
-class LimitsPart(Protocol):
-    """The functions of the module that provides `limits`."""
-
-    def build_limits(self, needs: LimitsNeeds) -> CallerLimits:
-        """Return a worker's limits, which are not started."""
+@one("admin_port")
+def build_admin_port(steps: Steps) -> Any:
+    """Return the ASGI application of the admin port, when it is first asked."""
 
 
-def limits_part() -> LimitsPart | None:
-    """Return what limits callers; None where this installation has no such part."""
-    return cast("LimitsPart | None", provider("limits"))
-
-
-class AdmissionNeeds(NamedTuple):
-    """What the core gives those that let chats in. `tiers` are those of the config, by their names."""
-
-    deployment: Deployment
-    store: Store
-    tiers: Mapping[str, Tier]
-    metrics: Metrics
+@one("audit")
+async def note_config(store: Store, file: Path) -> None:
+    """Note which keys of the config's file have changed since a gateway last ran with it."""
 
 
 class Admission(Protocol):
-    """A layer of `gateway.http.exchange`, one for a worker. Its `aclose` is awaited at the close."""
+    """A layer of `gateway.http.exchange`, one for a worker: each chat passes it, with its policy and limits, before the
+    pipeline. Its `aclose` is awaited at the close.
+    """
 
     @property
     def name(self) -> str:
@@ -432,326 +241,110 @@ class Admission(Protocol):
         """Finish what requests have left to be done."""
 
 
-class AdmissionPart(Protocol):
-    """The functions of a module that provides `admission`."""
-
-    def build_admissions(self, needs: AdmissionNeeds) -> Sequence[Admission]:
-        """Return a worker's layers, in the order in which requests pass them."""
+@every("admission")
+def build_admissions(core: Core) -> Sequence[Admission]:
+    """Return a worker's layers, in the order in which requests pass them. Stable."""
 
 
-def admission_parts() -> Sequence[AdmissionPart]:
-    """Return what lets chats in, besides the limits of those who send them."""
-    return cast("Sequence[AdmissionPart]", providers("admission"))
+# The path of a request.
 
 
-class VerifierNeeds(NamedTuple):
-    """What the core gives a verifier of drafts."""
+@one("encoders")
+def load_minilm(state: Path) -> PublicEncoder:
+    """Return the encoder MiniLM; its graph is kept under `state`. Raises EmbedderUnavailable or OSError."""
+    from routing.embedding.embedder import EmbedderUnavailable
 
-    deployment: Deployment
-    store: Store
-    tiers: Mapping[str, Tier]
-    cosine: Callable[[str, str], float | None]
-    """Compares two texts by meaning, -1..1; None where that would take too long."""
+    raise EmbedderUnavailable(missing_for("encoders", "the embedding minilm"))
 
 
-class VerifierPart(Protocol):
-    """The functions of the module that provides `verifier`."""
+@one("encoders")
+def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
+    """Return the cross-encoder of a folder, which has scored one pair as a check. Raises CrossEncoderError."""
+    from cache.semantic.cross_encoder_queue import CrossEncoderError
 
-    def build_verifier(self, needs: VerifierNeeds) -> AnswerVerifier:
-        """Return a worker's verifier of drafts."""
-
-
-class SuccessorPart(Protocol):
-    """The functions of the module that provides `successor`."""
-
-    def build_successor(self, tiers: Mapping[str, Tier]) -> StreamSuccessor:
-        """Return what continues a worker's broken streams."""
+    raise CrossEncoderError(missing_for("encoders", "a cross-encoder"))
 
 
-class ConversationPart(Protocol):
-    """The functions of the module that provides `conversations`."""
-
-    def build_conversation_advisor(self, tiers: Mapping[str, Tier]) -> ConversationAdvisor:
-        """Return what remembers a worker's conversations."""
-
-
-def new_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationAdvisor | None:
-    """Return what remembers a worker's conversations; None where this installation has no such part."""
-    part = cast("ConversationPart | None", provider("conversations"))
-    return None if part is None else part.build_conversation_advisor(tiers)
-
-
-class CallMemoryPart(Protocol):
-    """The functions of the module that provides `call_memory`."""
-
-    def build_call_memory(self, store: Store) -> CallMemory:
-        """Return what keeps the reasoning of a worker's tool calls."""
-
-
-def new_call_memory(store: Store) -> CallMemory | None:
-    """Return what keeps the reasoning of a worker's tool calls; None where this installation has no such part."""
-    part = cast("CallMemoryPart | None", provider("call_memory"))
-    return None if part is None else part.build_call_memory(store)
-
-
-def new_verifier(needs: VerifierNeeds) -> AnswerVerifier | None:
-    """Return a worker's verifier of drafts; None where this installation has no such part."""
-    part = cast("VerifierPart | None", provider("verifier"))
-    return None if part is None else part.build_verifier(needs)
-
-
-def new_successor(tiers: Mapping[str, Tier]) -> StreamSuccessor | None:
-    """Return what continues a worker's broken streams; None where this installation has no such part."""
-    part = cast("SuccessorPart | None", provider("successor"))
-    return None if part is None else part.build_successor(tiers)
-
-
-class LintPart(Protocol):
-    """The functions of the module that provides `lint`."""
-
-    def findings_in(self, policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
-        """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
-
-    def is_error(self, code: str) -> bool:
-        """Return whether findings with this code are errors."""
-
-
-def lint_part() -> LintPart | None:
-    """Return what finds mistakes in policies; None where this installation has no such part."""
-    return cast("LintPart | None", provider("lint"))
-
-
-class RecorderPart(Protocol):
-    """The functions of the module that provides `recorder`."""
-
-    def build_recorder(self, artefacts: Mapping[str, str]) -> DecisionEncoder:
-        """Return what encodes a worker's decisions, with the versions of the artefacts that decide, by their names."""
-
-
-def new_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
-    """Return what encodes a worker's decisions; None where this installation has no such part."""
-    part = cast("RecorderPart | None", provider("recorder"))
-    return None if part is None else part.build_recorder(artefacts)
-
-
-class FlightsPart(Protocol):
-    """The functions of the module that provides `flights`."""
-
-    def build_flights(self, store: Store, delayed: DelayedWrites) -> SharedFlights:
-        """Return a worker's side of sharing flights. It releases leases after the writes in `delayed`."""
-
-
-def new_flights(store: Store, delayed: DelayedWrites) -> SharedFlights | None:
-    """Return a worker's side of sharing flights; None where this installation has no such part."""
-    part = cast("FlightsPart | None", provider("flights"))
-    return None if part is None else part.build_flights(store, delayed)
-
-
-class WorkerTask(Protocol):
-    """Something that runs from its start to its close."""
-
-    def start(self) -> None:
-        """Start it; the event loop runs."""
-
-    async def aclose(self) -> None:
-        """End it."""
-
-
-class TasksPart(Protocol):
-    """The functions of a module that provides `tasks`."""
-
-    def build_tasks(self, store: Store, endpoints: Sequence[Endpoint]) -> Mapping[str, WorkerTask]:
-        """Return a worker's tasks by their names, in the order in which they start."""
-
-
-def new_tasks(store: Store, endpoints: Sequence[Endpoint]) -> Iterator[tuple[str, WorkerTask]]:
-    """Yield the tasks of all parts in a worker by their names."""
-    for part in cast("Sequence[TasksPart]", providers("tasks")):
-        yield from part.build_tasks(store, endpoints).items()
-
-
-class EncodersPart(Protocol):
-    """The functions of the module that provides `encoders`."""
-
-    def load_minilm(self, state: Path) -> PublicEncoder:
-        """Return the encoder MiniLM; its graph is kept under `state`. Raises EmbedderUnavailable or OSError."""
-
-    def load_pair_scorer(self, folder: Path) -> MeasuredPairScorer:
-        """Return the cross-encoder of a folder. Raises CrossEncoderError."""
-
-    def foreign_languages(self) -> ForeignLanguages:
-        """Return what reads other languages than English; no files are read yet."""
-
-
-def encoders_part() -> EncodersPart | None:
-    """Return what loads models beside the static vectors; None where this installation has no such part."""
-    return cast("EncodersPart | None", provider("encoders"))
+@one("encoders")
+def foreign_languages() -> ForeignLanguages | None:
+    """Return what reads other languages than English; no files are read yet."""
 
 
 def read_other_languages() -> None:
     """Have the part read other languages than English in this process; where it is not installed, nothing does."""
-    read_by(lambda: None if (part := encoders_part()) is None else part.foreign_languages())
+    read_by(foreign_languages)
 
 
-class PoliciesNeeds(NamedTuple):
-    """What the core gives what follows the policies in the store. `state` is a folder for copies.
+@one("hit_bound")
+def build_hit_bound(core: Core) -> HitBound | None:
+    """Return what sets the score from which semantic hits are served, and learns from those that were wrong."""
 
-    The callbacks are called on the event loop: with each set that comes into force and when a failure is corrected,
-    with each new failure, and with what an operator should know, once each.
+
+@one("hit_bound")
+async def read_published(store: Store) -> Sequence[PublishedBound]:
+    """Return what the workers' bounds have published, by surface. This and those below raise StoreUnavailable."""
+    return ()
+
+
+@one("hit_bound")
+async def shown_published(store: Store) -> list[dict[str, Any]]:
+    """Return what is published as JSON values, by surface."""
+    return []
+
+
+@one("hit_bound")
+def draw_published(shown: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """Print what `shown_published` returned."""
+    console.print("wrong hits: not known; nothing compares stored answers in this installation", style="dim")
+
+
+@one("hit_bound")
+async def complain(store: Store, risk: PublishedBound, complaint: Complaint) -> None:
+    """Report a wrong hit to every worker; one request's complaints count once."""
+
+
+@one("hit_bound")
+async def withdraw(store: Store, risk: PublishedBound, complaint: Complaint) -> None:
+    """Tell every worker that a complaint was about no wrong hit."""
+
+
+@one("cache_admin")
+async def remove_wrong(
+    store: Store, entry_id: str, surface: str, owners: Sequence[str], created_at: float | None
+) -> str:
+    """Delete an entry that was wrongly served to these owners of answers; return its id, '' if it is gone.
+
+    One of another time of creation is a different answer and stays. Raises StoreUnavailable.
     """
-
-    source: PolicySource
-    store: Store
-    store_url: str
-    state: Path
-    reloaded: Callable[[PolicySet], None]
-    refused: Callable[[ConfigError], None]
-    noted: Callable[[str], None]
+    return ""
 
 
-class PoliciesPart(Protocol):
-    """The functions of the module that provides `policies`."""
-
-    def follow(self, needs: PoliciesNeeds) -> Policies:
-        """Return what follows the policies in the store. Raises ConfigError."""
-
-    async def tried(self, policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
-        """Return the policy that a request names in place of the `live` one of its surface. Raises ApiError."""
-
-    async def drift(self, store: Store, source: PolicySource) -> tuple[str, ...]:
-        """Return which files say something else than the store has in force. Raises StoreUnavailable."""
+@one("flights")
+def build_flights(core: Core) -> SharedFlights | None:
+    """Return what lets equal requests of several workers share an answer, once `core.cache.delayed` is written."""
 
 
-def policies_part() -> PoliciesPart | None:
-    """Return what knows the policies in the store; None where this installation has no such part."""
-    return cast("PoliciesPart | None", provider("policies"))
+@one("conversations")
+def build_conversation_advisor(core: Core) -> ConversationAdvisor | None:
+    """Return what remembers the turns before a request: who answered, what tiers hold of the prompt, how hard."""
 
 
-Whole = Callable[[], Mapping[str, Any] | None]
-"""Return an answer once it has ended; None if it is not whole."""
+@one("call_memory")
+def build_call_memory(core: Core) -> CallMemory | None:
+    """Return what gives models their reasoning before a tool call back with its result."""
 
 
-class Take(NamedTuple):
-    """What an observer wants of an answer.
-
-    `whole` says whether it will read all of it. `served` is called before the answer is sent, with its request, the
-    question's vector, what returns the whole, and the evidence of an answer that is no stream.
-    """
-
-    whole: bool
-    served: Callable[[RequestContext, Vector | None, Whole, Evidence | None], None]
+@one("verifier")
+def build_verifier(core: Core) -> AnswerVerifier | None:
+    """Return what says how sure a draft is whose log-probabilities do not."""
 
 
-class Observer(Protocol):
-    """What looks at fresh answers. Nothing in it can fail or delay a request."""
-
-    def wants(self, request: RequestContext) -> Sequence[Take]:
-        """Return what is wanted of the answer to this request."""
-
-    def start(self) -> None:
-        """Start on the running event loop."""
-
-    async def aclose(self) -> None:
-        """Stop."""
+@one("successor")
+def build_successor(core: Core) -> StreamSuccessor | None:
+    """Return what continues streams that break; without, they end with an error."""
 
 
-class ObserverNeeds(NamedTuple):
-    """What the core gives observers."""
-
-    deployment: Deployment
-    policies: Policies
-    tiers: Mapping[str, Tier]
-    router: Router
-    verifier: AnswerVerifier | None
-    store: Store
-    telemetry: Telemetry
-    metrics: Metrics
-    classifier: DifficultyModel
-    embedder: PublicEncoder
-
-
-class ObserversPart(Protocol):
-    """The functions of the module that provides `observers`."""
-
-    def build_observers(self, needs: ObserverNeeds) -> Sequence[Observer]:
-        """Return a worker's observers, which are not started."""
-
-
-def new_observers(needs: ObserverNeeds) -> Sequence[Observer]:
-    """Return what looks at a worker's answers; nothing where this installation has no such part."""
-    part = cast("ObserversPart | None", provider("observers"))
-    return () if part is None else part.build_observers(needs)
-
-
-class PublicRoutersPart(Protocol):
-    """The functions of a module that provides `public_routers`."""
-
-    def public_routers(self) -> Sequence[APIRouter]:
-        """Return cold routes of the public port; `app.state.steps` are the worker's."""
-
-
-def public_routers() -> list[APIRouter]:
-    """Return the routers of the public port that parts have."""
-    parts = cast("list[PublicRoutersPart]", providers("public_routers"))
-    return [router for part in parts for router in part.public_routers()]
-
-
-class OpenApiPart(Protocol):
-    """What the module has that provides `openapi`."""
-
-    RESPONSES: dict[int | str, dict[str, Any]]
-    """Replies that every route may give, as FastAPI takes them."""
-
-    def add_documents(self, api: FastAPI, title: str, beside: Sequence[Described], *, keyed: bool) -> None:
-        """Serve documents of an application's routes and of those `beside` it. `keyed`: requests need a key."""
-
-
-def openapi_part() -> OpenApiPart | None:
-    """Return what describes the applications; None where this installation has no such part."""
-    return cast("OpenApiPart | None", provider("openapi"))
-
-
-class AdminRoutersPart(Protocol):
-    """The functions of a module that provides `admin_routers`."""
-
-    def admin_routers(self) -> Sequence[APIRouter]:
-        """Return routes of the admin API; `app.state.steps` are the worker's."""
-
-
-def routers_for_admins() -> list[APIRouter]:
-    """Return the routers of the admin API that parts have."""
-    parts = cast("list[AdminRoutersPart]", providers("admin_routers"))
-    return [router for part in parts for router in part.admin_routers()]
-
-
-class PolicyLabPart(Protocol):
-    """The functions of the module that provides `policy_lab`."""
-
-    def recorded_doubts(
-        self, folder: Path, oldest: float | None
-    ) -> AbstractContextManager[Callable[[Policy], list[Finding]]]:
-        """Return what holds a policy against the ledger's files in a folder, since `oldest`. Raises CommandError."""
-
-    def tests_schema_text(self) -> str:
-        """Return the JSON Schema of tests of policies."""
-
-
-def policy_lab_part() -> PolicyLabPart | None:
-    """Return what tries policies before they are in force; None where this installation has no such part."""
-    return cast("PolicyLabPart | None", provider("policy_lab"))
-
-
-class ClientApiNeeds(NamedTuple):
-    """What the core gives a worker's further APIs."""
-
-    deployment: Deployment
-    store: Store
-    secret: bytes
-    """Key of the hashes under which the store has what clients are given back."""
-    quotas: Mapping[str, Caps]
-    """Quotas of what the store keeps for each tenant, by section of the config. They change with the store's memory."""
-    embedder: PublicEncoder
-
+# Other APIs.
 
 AsgiApp = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
 """An application of ASGI, by its scope, `receive` and `send`."""
@@ -815,25 +408,222 @@ class ClientApi(Protocol):
         """Close its connections and tasks."""
 
 
-class ClientApiPart(Protocol):
-    """The functions of a module that provides `client_api`."""
-
-    def build_client_api(self, needs: ClientApiNeeds) -> ClientApi:
-        """Return a worker's further APIs, which are not started."""
-
-
-class ClientErrorsPart(Protocol):
-    """The functions of a module that provides `client_errors`."""
-
-    def error_body(self, error: ApiError, scope: Any, request_id: str) -> bytes | None:
-        """Return the body of an error as an API's clients know it; None for a request of others."""
-
-
-def client_api_parts() -> Sequence[ClientApiPart]:
+@every("client_api")
+def build_client_api(core: Core) -> ClientApi:
     """Return what answers paths beside those of chat completions."""
-    return cast("Sequence[ClientApiPart]", providers("client_api"))
 
 
-def client_error_parts() -> Sequence[ClientErrorsPart]:
-    """Return what writes errors for clients of other APIs."""
-    return cast("Sequence[ClientErrorsPart]", providers("client_errors"))
+@every("client_errors")
+def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
+    """Return the body of an error as an API's clients know it; None for a request of others."""
+
+
+@every("public_routers")
+def public_routers() -> Sequence[APIRouter]:
+    """Return cold routes of the public port; `app.state.steps` are the worker's."""
+
+
+@one("openapi")
+def common_replies() -> Mapping[int | str, dict[str, Any]]:
+    """Return replies that every route may give, as FastAPI takes them."""
+    return {}
+
+
+@one("openapi")
+def add_documents(api: FastAPI, title: str, beside: Sequence[Described], *, keyed: bool) -> None:
+    """Serve documents of an application's routes and of those `beside` it. `keyed`: requests need a key."""
+
+
+@every("admin_routers")
+def admin_routers() -> Sequence[APIRouter]:
+    """Return routes of the admin API; `app.state.steps` are the worker's."""
+
+
+# Beside requests, and after them.
+
+
+@one("observers")
+def build_observers(core: Core) -> Sequence[Observer]:
+    """Return what reads a worker's fresh answers once their requests are over, at the operator's expense."""
+    return ()
+
+
+class WorkerTask(Protocol):
+    """Something that runs from its start to its close."""
+
+    def start(self) -> None:
+        """Start it; the event loop runs."""
+
+    async def aclose(self) -> None:
+        """End it."""
+
+
+@every("tasks")
+def build_tasks(core: Core) -> Mapping[str, WorkerTask]:
+    """Return what runs in a worker beside requests by its name, in the order in which it starts."""
+
+
+@one("otlp")
+def spans(dropped: Callable[[str, int], None]) -> Exporter | None:
+    """Return what is given the requests whose hops are recorded, once each, after the reply; None where the environment
+    asks for none. `dropped` counts lost requests, by reason. Stable.
+    """
+
+
+@one("otlp")
+def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
+    """Return what is given every request, likewise. Stable."""
+
+
+@one("recorder")
+def build_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
+    """Return what the records of requests say of decisions, by the versions of the artefacts that decide."""
+
+
+# Policies and records.
+
+
+@one("policies")
+def follow(
+    core: Core,
+    source: PolicySource,
+    reloaded: Callable[[PolicySet], None],
+    refused: Callable[[ConfigError], None],
+    noted: Callable[[str], None],
+) -> Policies:
+    """Return what follows the policies in the store (`policies.source: store`); without, files. Raises ConfigError.
+
+    The callbacks are called on the event loop: with each set that comes into force and when a failure is corrected,
+    with each new failure, and with what an operator should know, once each.
+    """
+    from gateway.config.policy_reload import PolicyReloader
+
+    return PolicyReloader(source, source.load(), reloaded, refused)
+
+
+@one("policies")
+async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
+    """Return the policy that a request names (`x-tierline-try`) in place of the `live` one. Raises ApiError."""
+    return live
+
+
+@one("policies")
+async def drift(store: Store, source: PolicySource) -> tuple[str, ...]:
+    """Return which files say something else than the store has in force. Raises StoreUnavailable."""
+    return ()
+
+
+@one("lint")
+def findings_in(policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
+    """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
+    return []
+
+
+@one("lint")
+def is_error(code: str) -> bool:
+    """Return whether findings with this code are errors."""
+    return False
+
+
+@one("policy_lab")
+def recorded_doubts(folder: Path, oldest: float | None) -> AbstractContextManager[Callable[[Policy], list[Finding]]]:
+    """Return what holds a policy against the ledger's files in a folder, since `oldest`. Raises CommandError."""
+    return nullcontext(lambda policy: [])
+
+
+@one("policy_lab")
+def tests_schema_text() -> str:
+    """Return the JSON Schema of tests of policies."""
+    return ""
+
+
+@one("archive")
+def archive_folder(deployment: Deployment) -> Path | None:
+    """Return the folder of the files with records that the config names; None for `ledger` in the state folder."""
+
+
+@one("archive")
+def keeps_archive(deployment: Deployment) -> bool:
+    """Return whether records are kept in files."""
+    return False
+
+
+@one("archive")
+def has_files(folder: Path) -> bool:
+    """Return whether there are records in the files of a folder."""
+    return False
+
+
+@one("archive")
+def older_records(folder: Path, before: tuple[int, int]) -> Iterable[tuple[tuple[int, int], dict[str, Any]]]:
+    """Return the records before a place of the store's stream, newest first, with their places. Raises CommandError."""
+    return ()
+
+
+@one("archive")
+def kept_record(folder: Path, request_id: str) -> dict[str, Any] | None:
+    """Return the newest record of a request id; None if there is none. Raises CommandError."""
+
+
+class ConsolePlace(NamedTuple):
+    """Where the console is to listen, and which variables it needs of those that hold secrets."""
+
+    host: str
+    port: int
+    """0 for any free one."""
+    gateway: str | None
+    """URL of the gateway that it asks; None for the one that is started with it."""
+    secrets: tuple[str, ...]
+
+
+@one("console")
+def console_place(deployment: Deployment) -> ConsolePlace | None:
+    """Return where the console listens that `tierline up` starts; None where the config says not to start it."""
+
+
+class ConsoleShell(Protocol):
+    """What the console gives a part for its pages. Who asks stands in a request's `state.person`.
+
+    What a page or an action raises of `ApiError` becomes a page that says so, under the `title` that its class may
+    have; so does StoreUnavailable, and an HTTPException of status 303 leads to its `location`.
+    """
+
+    store: Store
+    deployment: Deployment
+    gateway: str
+    """URL of the gateway that this console is of; '' where none is configured."""
+
+    def page(
+        self,
+        path: str,
+        template: str,
+        data: Callable[[Request], Awaitable[Mapping[str, Any]]],
+        does: str,
+        *,
+        name: str = "",
+        key: str = "",
+    ) -> None:
+        """Add a page for who may do what it `does` (an action of roles) with any subject; with `.json` it is its data.
+
+        With a `name` it stands in the navigation, and `g` `key` leads there.
+        """
+
+    def action(self, path: str, handle: Callable[[Request], Awaitable[Response]], does: str) -> None:
+        """Add what takes the forms of a path."""
+
+    def reply(self, request: Request, template: str, data: Mapping[str, Any], *, status: int = 200) -> Response:
+        """Return a page in reply to a form."""
+
+    async def form(self, request: Request, most: int = 4096) -> dict[str, str]:
+        """Return the fields of a form of at most so many bytes."""
+
+    async def ask(self, sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the rows of a query of the records. Raises ApiError where they cannot be read."""
+
+    async def surfaces(self) -> Sequence[str]:
+        """Return the surfaces whose policies are in force from the store; none where they come from files."""
+
+
+@every("pages")
+def add_pages(shell: ConsoleShell) -> None:
+    """Add the pages of a part to the console. Their templates stand in the folder `templates` beside the module."""

@@ -12,10 +12,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.entry import NO_DEMANDS, StoredAnswer, WriteOutcome
 from cache.planning.plan import CachePlan
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from gateway.cascade.attempt import JsonAnswer
     from gateway.cascade.runner import Served
     from gateway.request.context import HeldLimits, RequestContext
-    from gateway.seams import Observer, Take, Whole
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
     from gateway.telemetry.trace import Hop, Trace
+    from routing.confidence.judge import Evidence
     from routing.embedding.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
@@ -45,6 +45,33 @@ _QUEUE: Final = 1024
 _LINGER_S: Final = 0.01
 _SLICE: Final = 4
 """Requests that are worked on in one turn of the event loop: one that comes meanwhile waits no longer."""
+
+Whole = Callable[[], Mapping[str, Any] | None]
+"""Return an answer once it has ended; None if it is not whole."""
+
+
+class Take(NamedTuple):
+    """What an observer wants of an answer.
+
+    `whole` says whether it will read all of it. `served` is called before the answer is sent, with its request, the
+    question's vector, what returns the whole, and the evidence of an answer that is no stream.
+    """
+
+    whole: bool
+    served: Callable[[RequestContext, Vector | None, Whole, Evidence | None], None]
+
+
+class Observer(Protocol):
+    """What looks at fresh answers. Nothing in it can fail or delay a request."""
+
+    def wants(self, request: RequestContext) -> Sequence[Take]:
+        """Return what is wanted of the answer to this request."""
+
+    def start(self) -> None:
+        """Start on the running event loop."""
+
+    async def aclose(self) -> None:
+        """Stop."""
 
 
 @dataclass(slots=True, eq=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.seams import archive_part
+from gateway.seams import has_files, kept_record, older_records
 from gateway.telemetry import reader
 from policies.quantities import period
 
@@ -29,7 +29,7 @@ async def newest_records(store: Store, folder: Path) -> AsyncIterator[tuple[str,
         yield entry_id, blob
         written, _, sequence = entry_id.partition("-")
         place = int(written), int(sequence)
-    for (ms, number), record in () if (archive := archive_part()) is None else archive.older_records(folder, place):
+    for (ms, number), record in older_records(folder, place):
         yield f"{ms}-{number}", orjson.dumps(record)
 
 
@@ -37,15 +37,13 @@ async def find_record(store: Store, folder: Path, request_id: str) -> bytes | No
     """Return the newest record of a request id; None if there is none. Raises StoreUnavailable, CommandError."""
     if (blob := await reader.find(store, request_id)) is not None:
         return blob
-    record = None if (archive := archive_part()) is None else archive.kept_record(folder, request_id)
+    record = kept_record(folder, request_id)
     return None if record is None else orjson.dumps(record)
 
 
 def say_coverage(folder: Path, covered_s: float, asked_s: float) -> None:
     """Say on stderr that the records at hand begin later than what was asked for."""
-    archive = archive_part()
-    has_files = archive is not None and archive.has_files(folder)
-    if asked_s - covered_s > max(60.0, 0.02 * asked_s) and not has_files:
+    if asked_s - covered_s > max(60.0, 0.02 * asked_s) and not has_files(folder):
         sys.stderr.write(
             f"tierline: covers {period(covered_s)} of {period(asked_s)}: the store keeps the newest records alone "
             f"(`telemetry.keep`), and {folder} has no files of the ledger\n"

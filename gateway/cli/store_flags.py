@@ -14,7 +14,7 @@ import orjson
 from cache.store.base import StoreUnavailable
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag
-from gateway.seams import archive_part
+from gateway.seams import archive_folder
 
 if TYPE_CHECKING:
     from cache.store.redis_store import RedisStore
@@ -104,8 +104,7 @@ def ledger_folder(args: argparse.Namespace, configured: Path | None = None) -> P
     if named is None and configured is None and getattr(args, "config", None):
         from gateway.config.loader import load_deployment  # slow to import
 
-        if (archive := archive_part()) is not None:
-            configured = archive.archive_folder(load_deployment(args.config, reads=True))
+        configured = archive_folder(load_deployment(args.config, reads=True))
     return Path(named or configured or Path(args.state) / "ledger")
 
 

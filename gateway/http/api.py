@@ -7,6 +7,7 @@ and 5 MB, and many gateways answer nothing but chats and probes.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
 from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI
@@ -25,7 +26,7 @@ from gateway.http.exchange import CHAT
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.seams import Described, openapi_part, public_routers
+from gateway.seams import Described, add_documents, common_replies, public_routers
 from gateway.steps import Steps
 
 _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
@@ -34,7 +35,8 @@ _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Excep
 def public_api(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its replies to other paths name the hot ones, too."""
     of_apis = [api.routes() for api in steps.client_apis]
-    routers = [*(router for routers, _ in of_apis for router in routers), models.router, *public_routers()]
+    of_parts = chain.from_iterable(public_routers())
+    routers = [*(router for routers, _ in of_apis for router in routers), models.router, *of_parts]
     probes = [Described("GET", route.path) for route in health.ROUTES]
     chat = [Described("POST", path) for path in sorted(CHAT, reverse=True)]
     beside = [*chat, *(route for _, routes in of_apis for route in routes), *probes]
@@ -76,12 +78,10 @@ def cold_api(
         },
     )
     api.add_middleware(_HeadAsGet)
-    if (part := openapi_part()) is not None:
-        api.router.responses.update(part.RESPONSES)
+    api.router.responses.update(common_replies())
     for router in routers:
         api.include_router(router)
-    if part is not None:
-        part.add_documents(api, title, beside, keyed=keyed)
+    add_documents(api, title, beside, keyed=keyed)
     routes = [(str(route.path), route.methods or ()) for route in iter_route_contexts(api.routes)]
     served = [(method, path) for path, methods in routes for method in methods]
     replies = ErrorReplies([*((route.method, route.path) for route in beside), *served])

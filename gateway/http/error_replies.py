@@ -28,7 +28,7 @@ from gateway.errors import (
 from gateway.http.messages import REQUEST_ID
 from gateway.parts.standard import absent, part_missing_for_path
 from gateway.request.context import ClientGone
-from gateway.seams import client_error_parts
+from gateway.seams import error_body
 
 log = logging.getLogger("tierline.http")
 
@@ -91,10 +91,7 @@ def body_of(error: ApiError, scope: Any) -> bytes:
 
 def error_envelope(error: ApiError, scope: Any, request_id: str) -> bytes:
     """Return the body of an error to a request with this id, in the envelope that clients of the path know."""
-    for part in client_error_parts():
-        if (body := part.error_body(error, scope, request_id)) is not None:
-            return body
-    return error.body()
+    return next((body for body in error_body(error, scope, request_id) if body is not None), error.body())
 
 
 def no_upgrade(scope: Any) -> ApiError | None:

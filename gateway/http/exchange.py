@@ -32,7 +32,7 @@ from gateway.request.body import ChatBodies
 from gateway.request.context import Client, ClientGone
 from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options, user_of
 from gateway.request.reply import QUIET_S, is_sign_of_life
-from gateway.seams import policies_part
+from gateway.seams import tried
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
@@ -288,16 +288,16 @@ class Exchange(BaseExchange):
 
     async def _tried(self, read: ReadRequest) -> Policy:
         """Return the policy that the header `x-tierline-try` names. Raises ApiError."""
-        if (part := policies_part()) is None:
-            name = TRY.decode()
-            raise InvalidRequest(missing_for("policies", name), code="unsupported_value", param=name)
+        name = TRY.decode()
+        if missing := missing_for("policies", name):
+            raise InvalidRequest(missing, code="unsupported_value", param=name)
         model = read.body["model"]
         pinned = model[len(TIER_PREFIX) :] if model.startswith(TIER_PREFIX) else None
         policies = self.steps.policies
         live = policy_of(policies.current, model, read_options(self.headers), pinned, self.caller.rights)
-        tried = await part.tried(policies, self.headers, self.caller, live)
+        policy = await tried(policies, self.headers, self.caller, live)
         self.ledger.arm = PLAYGROUND
-        return tried
+        return policy
 
     async def _prepare(self, request: RequestContext) -> None:
         """Answer a request that `_prepares`."""

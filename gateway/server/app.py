@@ -21,7 +21,7 @@ from gateway.http.messages import RequestIdMiddleware, send_json
 from gateway.parts.standard import PARTS
 from gateway.request.options import known_headers
 from gateway.request.reply import REPLY_HEADERS
-from gateway.seams import admin_port_part, audit_part
+from gateway.seams import build_admin_port, note_config
 from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
@@ -55,13 +55,9 @@ class App:
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
-        admin, part = steps.deployment.admin_place, admin_port_part()
+        admin = steps.deployment.admin_place
         self._admin_port = admin.port if admin is not None else None
-        self._admin = (
-            None
-            if admin is None or part is None
-            else RequestIdMiddleware(LazyApp(lambda: part.build_admin_port(steps)))
-        )
+        self._admin = None if admin is None else RequestIdMiddleware(LazyApp(lambda: build_admin_port(steps)))
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:
         """Return the coroutine that answers one ASGI request, or that runs the application's lifespan."""
@@ -120,7 +116,7 @@ class App:
         await receive()
         async with running(steps):
             sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
-            noting = _note_config(steps, self._config)
+            noting = None if self._config is None else asyncio.create_task(note_config(steps.store, self._config))
             await send({"type": "lifespan.startup.complete"})
             await receive()
             sweeping.cancel()
@@ -151,14 +147,6 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
         allow_private_network=True,
         expose_headers=[name.decode() for name, header in REPLY_HEADERS.items() if header.text],
     )
-
-
-def _note_config(steps: Steps, config: Path | None) -> asyncio.Task[None] | None:
-    """Have the audit trail note what has changed in the config's file; None where nothing does."""
-    part = audit_part()
-    if part is None or config is None:
-        return None
-    return asyncio.create_task(part.note_config(steps.store, config), name="tierline.config")
 
 
 def _probes(steps: Steps, cold: LazyApp) -> Starlette:

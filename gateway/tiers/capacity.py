@@ -18,14 +18,14 @@ import math
 from routing.load.limits import AdaptiveLimit
 
 _ALIVE_S = 3.0
-_WINDOW_S = 10.0
-_ENOUGH = 30
-_MOST = 64
+_BASELINE_S = 10.0
+_BASELINE_CALLS = 30
+_BASELINE_MOST = 64
 _RISE = 1.02
 _SLACK_S = 0.025
-_SHORTEST_WINDOW_S, _LONGEST_WINDOW_S = 1.0, 5.0
+_SHORTEST_RESERVE_S, _LONGEST_RESERVE_S = 1.0, 5.0
 _CALLS = 3
-_FLOOR = 0.05
+_BATCH_SHARE = 0.05
 _REMEMBERED_S = 2.0
 
 
@@ -109,12 +109,12 @@ class _Lowest:
 
     def add(self, seconds: float, now: float) -> None:
         samples = self._samples
-        if now - self._since >= _WINDOW_S and len(samples) >= _ENOUGH:
+        if now - self._since >= _BASELINE_S and len(samples) >= _BASELINE_CALLS:
             median = sorted(samples)[len(samples) // 2]
             self.median = median if self.median is None else min(median, self.median * _RISE)
             samples.clear()
             self._since = now
-        if len(samples) < _MOST:
+        if len(samples) < _BASELINE_MOST:
             samples.append(seconds)
 
 
@@ -126,11 +126,11 @@ class Reserve:
     def __init__(self) -> None:
         self._now = self._before = self._long_before = 0
         self._turns_at = 0.0
-        self._window_s = _SHORTEST_WINDOW_S
+        self._window_s = _SHORTEST_RESERVE_S
 
     def calls_take(self, seconds: float) -> None:
         """Set the mean time in seconds for which a call holds its slot."""
-        self._window_s = min(_LONGEST_WINDOW_S, max(_SHORTEST_WINDOW_S, _CALLS * seconds))
+        self._window_s = min(_LONGEST_RESERVE_S, max(_SHORTEST_RESERVE_S, _CALLS * seconds))
 
     def entered(self, interactive: int, now: float) -> None:
         """Record that `interactive` calls are in flight, after one more went out."""
@@ -197,4 +197,4 @@ class Grants:
 
 def floor_of(capacity: int) -> int:
     """Return the number of slots that batch calls may always hold: 5% of `capacity`, rounded up."""
-    return math.ceil(capacity * _FLOOR)
+    return math.ceil(capacity * _BATCH_SHARE)

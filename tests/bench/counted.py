@@ -80,7 +80,7 @@ _LIMITS: Final = {
     ("gateway.http.early_head", "_AFTER_S"): _FAR_S,
     ("gateway.request.load_shedding", "MOST_LAG_S"): _FAR_S,
     ("cache.index.replica", "_BLOCK_MS"): 1000 * _FAR_S,  # its reader returns when there are records, and not before
-    ("gateway.tiers.capacity", "_WINDOW_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
+    ("gateway.tiers.capacity", "_BASELINE_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
 }
 """What they are set to, in their units; the time limits of the store become `_SLACK` times as long."""
 _SLACK: Final = 50.0

@@ -21,10 +21,9 @@ from gateway.config.backends import Auth
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
-from gateway.encoders import load_cross_encoder
 from gateway.exit_codes import Exit
 from gateway.report import print_json
-from gateway.seams import lint_part, policies_part
+from gateway.seams import drift, findings_in, is_error, is_provided, load_pair_scorer
 from gateway.server.descriptors import why_too_few
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
@@ -108,7 +107,7 @@ def findings_of(args: argparse.Namespace) -> Findings:
     cross_encoder: MeasuredPairScorer | None = None
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
-            cross_encoder = load_cross_encoder(deployment.cross_encoder_folder)
+            cross_encoder = load_pair_scorer(deployment.cross_encoder_folder)
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
@@ -148,12 +147,11 @@ def _why_no_credentials(auth: Auth) -> str:
 
 async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...]:
     """Return which files say something else than the store, from which policies come, or why that is not known."""
-    part = policies_part()
-    if deployment.store.url is None or part is None:
+    if deployment.store.url is None or not is_provided("policies"):
         return ("there is no store to take policies from: `tierline serve` takes the files, `tierline up` starts one",)
     store = RedisStore.from_url(deployment.store.url, slack=_SLACK)
     try:
-        return await part.drift(store, source)
+        return await drift(store, source)
     except StoreUnavailable as down:
         return (f"the store does not answer ({down.reason}), so whether the files say what is in force is not known",)
     finally:
@@ -170,16 +168,14 @@ def _policies_one_by_one(
     problems: list[Problem] = []
     impossible: list[Problem] = []
     warnings: list[Problem] = []
-    part = lint_part()
     for file in policy_files(directory):
         try:
             policy, document = read_policy(file)
         except ConfigError as error:
             problems += error.problems
         else:
-            if part is not None:
-                for finding in part.findings_in(policy, document, deployment):
-                    (impossible if part.is_error(finding.code) else warnings).append(finding)
+            for finding in findings_in(policy, document, deployment):
+                (impossible if is_error(finding.code) else warnings).append(finding)
     # One in the defaults is found in every policy.
     return list(dict.fromkeys(problems)), list(dict.fromkeys(impossible)), list(dict.fromkeys(warnings))
 

@@ -1,12 +1,13 @@
 """Build the application of the admin port, and find who asks it.
 
 Requests need the admin key, or the token of a person with a role. Other parts add their routes by the seam
-`admin_routes`.
+`admin_routers`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from gateway.caller import bearer_key
@@ -20,7 +21,7 @@ from gateway.parts.access.keys.roles import ADMIN, Person
 from gateway.parts.access.keys.tokens import is_token
 from gateway.parts.access.routes import audit, budgets, keys
 from gateway.request.options import known_headers
-from gateway.seams import routers_for_admins
+from gateway.seams import admin_routers
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -35,7 +36,8 @@ def admin_api(steps: Steps) -> FastAPI:
     """Return the application of the admin port."""
     config = steps.deployment.of(AccessSections).admin
     assert config is not None and isinstance(steps.authenticator, KeyAuthenticator)  # noqa: S101  (both are this part's)
-    routers = [audit.router, budgets.router, keys.router, keys.teams, *routers_for_admins()]
+    of_parts = chain.from_iterable(admin_routers())
+    routers = [audit.router, budgets.router, keys.router, keys.teams, *of_parts]
     admit = gatekeeper(config, steps.authenticator.identities)
     api = cold_api(steps, "Tierline: the admin API", routers, [], admit, keyed=True)
     api.state.typed = api.state.sheds = False

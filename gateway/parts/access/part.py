@@ -23,14 +23,13 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from cache.store.base import Store
-    from gateway.config.schema import Deployment
-    from gateway.seams import ConsoleShell, LimitsNeeds
+    from gateway.seams import ConsoleShell, Core
     from gateway.steps import Steps
 
 
-def build_authenticator(deployment: Deployment, store: Store) -> KeyAuthenticator:
+def build_authenticator(core: Core) -> KeyAuthenticator:
     """Return what knows who sends a worker's requests, which is not started."""
-    return KeyAuthenticator(deployment, store)
+    return KeyAuthenticator(core.deployment, core.store)
 
 
 async def note_config(store: Store, file: Path) -> None:
@@ -45,9 +44,9 @@ def build_admin_port(steps: Steps) -> FastAPI:
     return admin_api(steps)
 
 
-def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
+def build_limits(core: Core) -> QuotaAdmission:
     """Return a worker's limits, which are not started."""
-    deployment, store, counted = needs.deployment, needs.store, LimitMetrics(needs.metrics)
+    deployment, store, counted = core.deployment, core.store, LimitMetrics(core.metrics)
     state, url = deployment.embedding.state, deployment.store.url
     copies = SpentCopies(store, SpentCopies.file_in(state, url or ""), write_private)
     config = deployment.of(AccessSections)
@@ -61,8 +60,8 @@ def build_limits(needs: LimitsNeeds) -> QuotaAdmission:
         leases,
         config.keys,
         counted.refused,
-        MeasuredCaps(store, needs.tiers),
-        ExpectedCosts(needs.tiers),
+        MeasuredCaps(store, core.tiers),
+        ExpectedCosts(core.tiers),
         alerts,
         # Without a store, this process alone counts.
         None if url is None else KeptCharges(state, store, deployment.telemetry.keep, leases.worker),

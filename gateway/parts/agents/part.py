@@ -15,41 +15,37 @@ from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.agents.session_caps import SessionCounts
 from gateway.parts.agents.verifying import Verifiers
 from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.tiers.build import endpoints_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
-    from cache.store.base import Store
-    from gateway.seams import Admission, AdmissionNeeds, VerifierNeeds
-    from gateway.tiers import Tier
+    from gateway.seams import Admission, Core
 
 
-def build_admissions(needs: AdmissionNeeds) -> Sequence[Admission]:
+def build_admissions(core: Core) -> Sequence[Admission]:
     """Return what caps a worker's sessions, and sends older turns of a conversation shorter."""
-    counted = SessionMetrics(needs.metrics)
-    sessions = SessionCounts(needs.store, counted.capped)
-    return (AgentAdmission(sessions, HistorySummaries(needs.store, needs.tiers, counted.summary_made)),)
+    counted = SessionMetrics(core.metrics)
+    sessions = SessionCounts(core.store, counted.capped)
+    return (AgentAdmission(sessions, HistorySummaries(core.store, core.tiers, counted.summary_made)),)
 
 
-def build_conversation_advisor(tiers: Mapping[str, Tier]) -> ConversationMemory:
+def build_conversation_advisor(core: Core) -> ConversationMemory:
     """Return what remembers a worker's conversations."""
-    return ConversationMemory(tiers)
+    return ConversationMemory(core.tiers)
 
 
-def build_call_memory(store: Store) -> KeptCalls:
+def build_call_memory(core: Core) -> KeptCalls:
     """Return what keeps the reasoning of a worker's tool calls."""
-    return KeptCalls(store)
+    return KeptCalls(core.store)
 
 
-def build_verifier(needs: VerifierNeeds) -> Verifiers:
+def build_verifier(core: Core) -> Verifiers:
     """Return a worker's verifiers of drafts."""
-    tiers = needs.tiers
-    tier_of = {endpoint.config.name: tier.name for tier in tiers.values() for endpoint in tier.endpoints}
-    judge = DraftJudge(endpoints_of(tiers), tier_of, DailyBudget(needs.store))
-    return Verifiers(needs.cosine, judge, needs.deployment.of(ScorerSections).answer_scorer)
+    tier_of = {endpoint.config.name: tier.name for tier in core.tiers.values() for endpoint in tier.endpoints}
+    judge = DraftJudge(core.endpoints, tier_of, DailyBudget(core.store))
+    return Verifiers(core.embedder.cosine, judge, core.deployment.of(ScorerSections).answer_scorer)
 
 
-def build_successor(tiers: Mapping[str, Tier]) -> Successors:
+def build_successor(core: Core) -> Successors:
     """Return what continues a worker's broken streams."""
-    return Successors(tiers)
+    return Successors(core.tiers)

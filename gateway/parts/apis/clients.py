@@ -12,7 +12,7 @@ from gateway.parts.apis.stores.background import BackgroundRuns
 from gateway.parts.apis.stores.conversations import Conversations
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from gateway.parts.apis.token_counter import TokenCounter
-from gateway.seams import ClientApiNeeds
+from gateway.seams import Core
 
 if TYPE_CHECKING:
     from gateway.config.backends import BackendConfig
@@ -25,13 +25,13 @@ class Clients:
 
     name = "other APIs"
 
-    def __init__(self, needs: ClientApiNeeds) -> None:
-        deployment = needs.deployment
+    def __init__(self, core: Core) -> None:
+        deployment = core.deployment
         self._deployment = deployment
-        self.kept_responses = KeptResponses(needs.store, needs.secret, needs.quotas["responses"])
-        self.conversations = Conversations(self.kept_responses, needs.store)
+        self.kept_responses = KeptResponses(core.store, core.secret, core.quotas["responses"])
+        self.conversations = Conversations(self.kept_responses, core.store)
         self.background = BackgroundRuns(
-            self.kept_responses, needs.store, deployment.of(ApiSections).responses.background
+            self.kept_responses, core.store, deployment.of(ApiSections).responses.background
         )
         self.counters = _counters(deployment)
         """What counts tokens exactly, by the tiers whose first backend speaks Anthropic's API."""

@@ -13,7 +13,7 @@ from gateway.parts.apis.routes.completions import TextCompletions
 from gateway.parts.apis.routes.messages import Messages
 from gateway.parts.apis.routes.response_socket import ResponseSockets
 from gateway.parts.apis.routes.responses import PATHS, ResponsesEndpoint
-from gateway.seams import ClientApiNeeds, ServedPaths
+from gateway.seams import Core, ServedPaths
 
 if TYPE_CHECKING:
     import asyncio
@@ -55,9 +55,9 @@ def _web_socket(**of: Any) -> asyncio.Protocol:
     return WebSocketProtocol(**of)
 
 
-def build_client_api(needs: ClientApiNeeds) -> ServedClients:
+def build_client_api(core: Core) -> ServedClients:
     """Return what answers a worker's clients, which is not started."""
-    return ServedClients(needs)
+    return ServedClients(core)
 
 
 def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:

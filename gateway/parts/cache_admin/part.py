@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from cache.store.base import Store
-    from gateway.tiers import Endpoint
+    from gateway.seams import Core
 
 
 async def remove_wrong(
@@ -32,6 +32,6 @@ def admin_routers() -> list[APIRouter]:
     return [router]
 
 
-def build_tasks(store: Store, _: Sequence[Endpoint]) -> Mapping[str, Tidying]:
+def build_tasks(core: Core) -> Mapping[str, Tidying]:
     """Return what removes scopes that hold nothing from the list of them."""
-    return {"cache tidying": Tidying(store)}
+    return {"cache tidying": Tidying(core.store)}

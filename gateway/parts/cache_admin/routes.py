@@ -21,7 +21,7 @@ from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.routes.role_check import needs_role
 from gateway.parts.cache_admin.administration import Administration, Purged
 from gateway.parts.cache_admin.cache_view import entry_shown, lookups_of, scope_shown
-from gateway.seams import hit_bound_part
+from gateway.seams import shown_published
 from gateway.steps import Steps
 
 _ENTRY_ID: Final = re.compile(r"[0-9a-f]{12,32}")
@@ -75,8 +75,7 @@ class PurgeRequest(Body):
 async def stats(steps: Served, _: _Sees) -> dict[str, Any]:
     """What each scope of the cache holds, and how many hits were wrong."""
     scopes = [scope_shown(scope) for scope in await Administration(steps.store).stats()]
-    bounds = hit_bound_part()
-    risks = [] if bounds is None else await bounds.shown_published(steps.store)
+    risks = await shown_published(steps.store)
     lookups = lookups_of(steps.metrics.render().decode())
     return {"object": "cache.stats", "scopes": scopes, "risks": risks, "lookups": lookups}
 

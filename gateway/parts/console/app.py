@@ -52,7 +52,8 @@ from gateway.parts.console.views import (
     whatif,
 )
 from gateway.parts.ledger.query import QueryError
-from gateway.seams import pages_parts
+from gateway.parts.standard import providers
+from gateway.seams import add_pages
 
 log = logging.getLogger("tierline.console")
 
@@ -115,10 +116,9 @@ class ConsoleApp:
         self._archive = archive
         self._assets = Assets()
         named: list[Page] = []
-        parts = pages_parts()
         self._render = Renderer(
             self._assets,
-            [Path(part.__file__).parent / "templates" for part in parts],
+            [Path(str(part.__file__)).parent / "templates" for part in providers("pages")],
             {
                 "svg": waterfall,
                 "bands": bands,
@@ -140,8 +140,7 @@ class ConsoleApp:
         self._signing_in = SignIn(access, self._render, AuditTrail(store), login)
         sources = Sources(archive, store, places, self._render, gateway)
         shell = Shell(sources)
-        for part in parts:
-            part.add_pages(shell)
+        add_pages(shell)
         self._entries = [*(entry for view in _VIEWS for entry in view(sources)), *shell.entries]
         named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
 

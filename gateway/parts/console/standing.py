@@ -21,7 +21,7 @@ from gateway.parts.console.gateway_client import GatewayClient, GatewayFailure
 from gateway.parts.fleet.gossip import STREAM, ReportedEjection, ejections_in, loads_in
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import in_force_shown
-from gateway.seams import hit_bound_part
+from gateway.seams import read_published
 from gateway.tiers.breaker import REFUSALS, Cause
 from policies.quantities import percent, write_share
 
@@ -179,8 +179,7 @@ class StandingReader:
         states = await self._registry.in_force()
         replicas = await self._registry.replicas() if states else []
         entries = await self._registry.latest() if states else []
-        bounds = hit_bound_part()
-        risks: Sequence[Any] = [] if bounds is None else await bounds.read_published(self._store)
+        risks: Sequence[Any] = await read_published(self._store)
         heartbeats = await self._store.latest(STREAM, _RECENT)
         was, breached = self._known.breached_since, {risk.surface for risk in risks if _breached(risk)}
         pauses = {entry.surface: entry.at for entry in entries if entry.action == "pause"}

@@ -19,7 +19,7 @@ from cache.scopes.scope import owners_of
 from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Append, Store
 from gateway.parts.cache_admin.administration import Administration
-from gateway.seams import hit_bound_part
+from gateway.seams import complain, read_published, withdraw
 from gateway.telemetry.feedback import STREAM, Feedback, ServedHit
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ class WrongHits:
         self, store: Store, teams: Mapping[str, str], *, keep: int, clock: Callable[[], float] = time.time
     ) -> None:
         self._store = store
-        self._bounds = hit_bound_part()
         self._administration = Administration(store, clock)
         self._teams = teams
         self._keep = keep
@@ -90,8 +89,8 @@ class WrongHits:
         )
         owner = removed.scope.owner if removed is not None else await self._owner(surface, owners)
         learned = None if hit.score is None else await self._published(surface)
-        if self._bounds is not None and hit.score is not None and learned is not None:
-            await self._bounds.complain(self._store, learned, complaint_of(tenant, request_id, hit.score, owner))
+        if hit.score is not None and learned is not None:
+            await complain(self._store, learned, complaint_of(tenant, request_id, hit.score, owner))
         return WrongHit(hit, surface, owner, removed, learned)
 
     async def can_undo(self, tenant: str, request_id: str) -> bool:
@@ -110,8 +109,8 @@ class WrongHits:
         if back is None or score is None:
             return back
         learned = await self._published(surface)
-        if self._bounds is not None and hit.score is not None and learned is not None:
-            await self._bounds.withdraw(self._store, learned, complaint_of(tenant, request_id, hit.score, ""))
+        if hit.score is not None and learned is not None:
+            await withdraw(self._store, learned, complaint_of(tenant, request_id, hit.score, ""))
         await self._rate(request_id, tenant, surface, score, UNDONE)
         return back
 
@@ -120,8 +119,7 @@ class WrongHits:
         await self._store.apply([Append(STREAM, rating.encode(), self._keep)])
 
     async def _published(self, surface: str) -> PublishedBound | None:
-        bounds = [] if self._bounds is None else await self._bounds.read_published(self._store)
-        return next((bound for bound in bounds if bound.surface == surface), None)
+        return next((bound for bound in await read_published(self._store) if bound.surface == surface), None)
 
     async def _owner(self, surface: str, owners: Collection[str]) -> str:
         """Return whose answers a tenant shares on a surface: its team's if there are such, else its own."""

@@ -13,15 +13,15 @@ from gateway.parts.hit_audits.comparison import ALIKE
 from gateway.parts.hit_audits.metrics import AuditMetrics
 from gateway.parts.hit_audits.published import PublishedRisk, complain, read_published, withdraw
 from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.seams import HitBoundNeeds
 from policies.quantities import percent
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from cache.store.base import Store
+    from gateway.seams import Core
 
-__all__ = ["build", "complain", "draw_published", "read_published", "shown_published", "withdraw"]
+__all__ = ["build_hit_bound", "complain", "draw_published", "read_published", "shown_published", "withdraw"]
 
 _FIGURES: Final = (
     "max_error", "error", "error_most", "audit", "breached", "requests", "labels", "fewest", "served", "wrong",
@@ -29,18 +29,19 @@ _FIGURES: Final = (
 )  # fmt: skip
 
 
-def build(needs: HitBoundNeeds) -> Audits:
+def build_hit_bound(core: Core) -> Audits:
     """Return a worker's audits, which are not started."""
-    cross_encoder, counted = needs.cross_encoder, AuditMetrics(needs.metrics)
+    models, counted = core.models, AuditMetrics(core.metrics)
+    cross_encoder = models.cross_encoder
     audits = Audits(
-        needs.store,
-        f"{needs.embedder.name}/{needs.verifier}",
-        needs.embedder.embed,
-        alike=ALIKE[needs.kind],
+        core.store,
+        f"{models.embedder.name}/{models.verifier.version}",
+        models.embedder.embed,
+        alike=ALIKE[core.deployment.embedding.kind],
         cross_encoder="" if cross_encoder is None else cross_encoder.version,
-        cosine_weight=needs.cosine_weight,
+        cosine_weight=models.cosine_weight,
         scorer=cross_encoder,
-        judge=AuditJudge(needs.endpoints, counted.judged, DailyBudget(needs.store)),
+        judge=AuditJudge(core.endpoints, counted.judged, DailyBudget(core.store)),
     )
     counted.watch(audits.state)
     return audits

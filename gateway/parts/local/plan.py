@@ -27,7 +27,7 @@ from gateway.parts.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.parts.local.store_child import NAME as STORE
 from gateway.parts.local.store_child import store_child
 from gateway.parts.standard import part_missing_for
-from gateway.seams import ConsolePlace, archive_part, console_part
+from gateway.seams import ConsolePlace, archive_folder, console_place, keeps_archive
 
 EMBEDDED = "embedded Valkey"
 
@@ -62,17 +62,14 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
     known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
-    archive = archive_part()
-    folder = None if archive is None else archive.archive_folder(deployment)
-    roles = Roles(launch, state, store_url, folder or state.path / "ledger", known)
-    if archive is not None and archive.keeps_archive(deployment):
+    roles = Roles(launch, state, store_url, archive_folder(deployment) or state.path / "ledger", known)
+    if keeps_archive(deployment):
         specs.append(roles.keeper())
     if deployment.policies.source == "store" and part_missing_for("policy judge") is None:
         specs.append(roles.judge())
     specs.append(roles.gateway(listen, listens, extra_env))
-    console, console_url = console_part(), None
-    place = None if console is None else console.console_place(deployment)
-    if place is not None:
+    console_url = None
+    if (place := console_place(deployment)) is not None:
         at = _console_listen(place if console_port is None else place._replace(port=console_port))
         console_url = at.url
         known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, place.secrets)

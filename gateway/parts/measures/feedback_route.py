@@ -26,7 +26,7 @@ from cache.store.base import StoreUnavailable
 from gateway.caller import Caller
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
-from gateway.seams import cache_admin_part
+from gateway.seams import remove_wrong
 from gateway.steps import Steps
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, append, served_hit
@@ -154,7 +154,5 @@ async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, cal
     policy = steps.policies.current.by_surface.get(surface)
     if policy is not None and hit.score is not None:
         steps.cache.complain(policy, caller.owner, request_id, hit.score)
-    if (part := cache_admin_part()) is None:
-        return ""
     owners = steps.cache.scopes.owners(caller.tenant)
-    return await part.remove_wrong(steps.store, hit.entry_id, surface, owners, hit.created_at)
+    return await remove_wrong(steps.store, hit.entry_id, surface, owners, hit.created_at)

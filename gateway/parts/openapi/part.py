@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -15,7 +15,10 @@ from gateway.parts.openapi.page import HEADERS, STYLE, docs_page
 from gateway.parts.openapi.schemas import Error
 from gateway.seams import Described
 
-RESPONSES: Final = failure(Error)
+
+def common_replies() -> Mapping[int | str, dict[str, Any]]:
+    """Return the errors that every route may give."""
+    return failure(Error)
 
 
 def add_documents(api: FastAPI, title: str, beside: Sequence[Described], *, keyed: bool) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gateway.caching.write_behind import Take
 from gateway.parts.rollout.policy import RolloutSections
-from gateway.seams import Take
 from gateway.telemetry.ledger import PLAYGROUND
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class AnswerDraws:
-    """The comparer and the shadows of one worker: see `gateway.seams.Observer`."""
+    """The comparer and the shadows of one worker: see `gateway.caching.write_behind.Observer`."""
 
     def __init__(self, comparer: Comparer, shadows: ShadowRunner) -> None:
         self.comparer = comparer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.parts.rollout.tried_policy import tried
@@ -11,23 +11,31 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from cache.store.base import Store
+    from gateway.caching.write_behind import Observer
     from gateway.parts.rollout.registry.follower import PolicyFollower
-    from gateway.seams import Observer, ObserverNeeds, PoliciesNeeds
-    from policies.loader import PolicySource
+    from gateway.seams import Core
+    from policies.errors import ConfigError
+    from policies.loader import PolicySet, PolicySource
 
 __all__ = ["admin_routers", "build_observers", "drift", "follow", "tried"]
 
 
-def follow(needs: PoliciesNeeds) -> PolicyFollower:
+def follow(
+    core: Core,
+    source: PolicySource,
+    reloaded: Callable[[PolicySet], None],
+    refused: Callable[[ConfigError], None],
+    noted: Callable[[str], None],
+) -> PolicyFollower:
     """Return what follows the policies in the store. Raises ConfigError."""
     # Not needed where policies come from files.
     from gateway.parts.rollout.registry import last_good
     from gateway.parts.rollout.registry.follower import PolicyFollower
     from gateway.parts.rollout.registry.registry import PolicyRegistry
 
-    kept = last_good.file_in(needs.state, needs.store_url, needs.source.directory)
-    registry = PolicyRegistry(needs.store)
-    return PolicyFollower(needs.source, registry, kept, needs.reloaded, needs.refused, needs.noted)
+    deployment = core.deployment
+    kept = last_good.file_in(deployment.embedding.state, deployment.store.url or "", source.directory)
+    return PolicyFollower(source, PolicyRegistry(core.store), kept, reloaded, refused, noted)
 
 
 async def drift(store: Store, source: PolicySource) -> tuple[str, ...]:
@@ -46,7 +54,7 @@ def admin_routers() -> list[APIRouter]:
     return [router]
 
 
-def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
+def build_observers(core: Core) -> Sequence[Observer]:
     """Return what draws the answers of a worker, which is not started."""
     # Slow to import, and not needed by commands.
     from gateway.parts.rollout.comparer import Comparer
@@ -54,23 +62,23 @@ def build_observers(needs: ObserverNeeds) -> Sequence[Observer]:
     from gateway.parts.rollout.observer import AnswerDraws
     from gateway.parts.rollout.shadow import ShadowRunner
 
-    keep, counted = needs.deployment.telemetry.keep, TrialMetrics(needs.metrics)
+    keep, counted = core.deployment.telemetry.keep, TrialMetrics(core.metrics)
     comparer = Comparer(
-        needs.tiers,
-        needs.store,
-        needs.classifier,
-        needs.embedder,
+        core.tiers,
+        core.store,
+        core.models.classifier,
+        core.models.embedder,
         counted.compared,
         keep=keep,
-        verifier=needs.verifier,
+        verifier=core.verifier,
     )
     shadows = ShadowRunner(
-        needs.policies,
-        needs.tiers,
-        needs.router,
-        needs.verifier,
-        needs.store,
-        needs.telemetry,
+        core.policies,
+        core.tiers,
+        core.router,
+        core.verifier,
+        core.store,
+        core.telemetry,
         counted.shadow_ended,
         keep=keep,
     )

@@ -16,7 +16,7 @@ import orjson
 
 from gateway.errors import Conflict, InvalidRequest, NotFound
 from gateway.parts.rollout import own_command
-from gateway.seams import archive_part
+from gateway.seams import archive_folder
 from gateway.steps import Steps
 from policies.loader import DEFAULTS
 
@@ -83,9 +83,7 @@ class PolicyJobs:
         stack = contextlib.ExitStack()
         file = stack.enter_context(policy_file(self.steps, "candidate", text))
         words = ["policy", action, str(file), "--since", since, "--json"]
-        archive = archive_part()
-        folder = None if archive is None else archive.archive_folder(self.steps.deployment)
-        if folder is not None:
+        if (folder := archive_folder(self.steps.deployment)) is not None:
             words += ["--ledger", str(folder)]
         if action == "plan":
             words += ["--policies", str(self.steps.policies.source.directory), "--out", str(file.with_suffix(".plan"))]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gateway.parts.services.services import Services
-from gateway.seams import ClientApiNeeds
+from gateway.seams import Core
 
 
-def build_client_api(needs: ClientApiNeeds) -> Services:
+def build_client_api(core: Core) -> Services:
     """Return a worker's services, which are not started."""
-    return Services(needs)
+    return Services(core)

@@ -15,7 +15,7 @@ from gateway.parts.services.passthrough import OTHER, PassedOn, endpoint_of
 from gateway.parts.services.policy import Endpoints, endpoints_in
 from gateway.parts.services.text_encoder import TextEncoder
 from gateway.request.options import known_headers
-from gateway.seams import ClientApiNeeds, ServedPaths
+from gateway.seams import Core, ServedPaths
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -31,11 +31,11 @@ class Services:
 
     name = "services"
 
-    def __init__(self, needs: ClientApiNeeds) -> None:
-        self._deployment = needs.deployment
-        self.clients = _services(needs.deployment)
+    def __init__(self, core: Core) -> None:
+        self._deployment = core.deployment
+        self.clients = _services(core.deployment)
         """The clients of the configured services, by their names."""
-        self.encoder = TextEncoder(needs.embedder)
+        self.encoder = TextEncoder(core.models.embedder)
         """Encodes the texts of the embeddings API."""
         self._of: PolicySet | None = None
         self._listed: list[Endpoints] = []

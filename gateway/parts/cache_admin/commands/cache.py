@@ -25,7 +25,7 @@ from gateway.exit_codes import Exit
 from gateway.parts.cache_admin.administration import Administration, Purged
 from gateway.parts.cache_admin.cache_view import entry_shown, lookups_of, scope_shown
 from gateway.report import WIDE, console_of_stdout, print_json, printable
-from gateway.seams import hit_bound_part
+from gateway.seams import draw_published, shown_published
 from policies.quantities import byte_size, percent, period
 
 _TIMEOUT_S = 2.0
@@ -72,16 +72,12 @@ async def _stats(store: RedisStore, administration: Administration, args: argpar
     running = await asyncio.to_thread(_running, args)
     # Without a running gateway, show the index that the store would support.
     stats = running or {"lookups": None, "index": {"kind": await carried(store), "entries": None, "reason": ""}}
-    bounds = hit_bound_part()
-    risks = [] if bounds is None else await bounds.shown_published(store)
+    risks = await shown_published(store)
     if args.json:
         return _print({"scopes": scopes, **stats, "risks": risks})
     console = console_of_stdout(WIDE)
     draw_stats(scopes, {**stats, "lookups": stats["lookups"] or {}}, console)
-    if bounds is None:
-        console.print("wrong hits: not known; nothing compares stored answers in this installation", style="dim")
-    else:
-        bounds.draw_published(risks, console)
+    draw_published(risks, console)
     return Exit.OK
 
 

@@ -27,7 +27,7 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
-from gateway.seams import hit_bound_part
+from gateway.seams import is_provided, shown_published
 from gateway.telemetry import names
 from gateway.telemetry.feedback import ServedHit, served_hit
 
@@ -187,13 +187,12 @@ class CacheView:
 
     async def _in_store(self, now: float) -> dict[str, Any]:
         """Return the error bound of each surface, and the size of what is stored; the rest is shown without."""
-        bounds = hit_bound_part()
+        measures = is_provided("hit_bound")
         try:
-            shown = [] if bounds is None else await bounds.shown_published(self._store)
-            risks = [_risk_shown(risk, now) for risk in shown]
-            return {"risks": risks, "measures": bounds is not None, "stored": await self._stored(), "store_fails": ""}
+            risks = [_risk_shown(risk, now) for risk in await shown_published(self._store)]
+            return {"risks": risks, "measures": measures, "stored": await self._stored(), "store_fails": ""}
         except StoreUnavailable as down:
-            return {"risks": [], "measures": bounds is not None, "stored": None, "store_fails": str(down)}
+            return {"risks": [], "measures": measures, "stored": None, "store_fails": str(down)}
 
     async def _stored(self) -> dict[str, Any]:
         if self._sizes is None or time.monotonic() - self._sizes[0] > _FRESH_S:

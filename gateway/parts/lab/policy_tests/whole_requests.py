@@ -10,12 +10,12 @@ from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
 from cache.semantic.turns import TurnScorer, turn_by_turn
-from gateway.encoders import load_cross_encoder
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortening import shorter_input
 from gateway.parts.agents.turns import rated_in_conversation
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
+from gateway.seams import load_pair_scorer
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
 
@@ -35,7 +35,7 @@ def classifier() -> DifficultyModel:
 
 @cache
 def _cross_encoder() -> TurnScorer:
-    return TurnScorer(load_cross_encoder(shipped_cross_encoder()))
+    return TurnScorer(load_pair_scorer(shipped_cross_encoder()))
 
 
 def whole_request(body: Mapping[str, Any], policy: Policy) -> Request:

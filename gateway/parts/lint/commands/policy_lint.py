@@ -20,7 +20,7 @@ from gateway.parts.lint.mends import mended
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.standard import missing_for
 from gateway.report import print_json
-from gateway.seams import archive_part, policy_lab_part
+from gateway.seams import archive_folder, recorded_doubts
 from policies.errors import ConfigError, Finding, Problem
 from policies.loader import SHIPPED, PolicySource, policy_files, read_policy
 from policies.misfits import problems_together
@@ -62,13 +62,13 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"{path}: no policy files (*.yaml) here")
     if args.since is None and args.ledger is None:
         return _run(args, form, Checks(paths, deployment, source))
-    if (part := policy_lab_part()) is None:
-        raise CommandError(missing_for("policy_lab", "this use of policy"))
+    if missing := missing_for("policy_lab", "this use of policy"):
+        raise CommandError(missing)
     folder = args.ledger or Path(".state") / "ledger"
-    if args.ledger is None and deployment is not None and (archive := archive_part()) is not None:
-        folder = archive.archive_folder(deployment) or deployment.embedding.state / "ledger"
+    if args.ledger is None and deployment is not None:
+        folder = archive_folder(deployment) or deployment.embedding.state / "ledger"
     oldest = None if args.since is None else time.time() - args.since
-    with part.recorded_doubts(folder, oldest) as doubts:
+    with recorded_doubts(folder, oldest) as doubts:
         return _run(args, form, Checks(paths, deployment, source, doubts))
 
 

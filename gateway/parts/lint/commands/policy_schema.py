@@ -10,7 +10,7 @@ from gateway.cli.commands import CommandError
 from gateway.exit_codes import Exit
 from gateway.parts.lint.policy_schema import schema_text
 from gateway.parts.standard import missing_for
-from gateway.seams import policy_lab_part
+from gateway.seams import tests_schema_text
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -24,9 +24,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print or write the schema. Raises CommandError."""
     if args.tests:
-        if (part := policy_lab_part()) is None:
-            raise CommandError(missing_for("policy_lab", "this use of policy"))
-        text = part.tests_schema_text()
+        if missing := missing_for("policy_lab", "this use of policy"):
+            raise CommandError(missing)
+        text = tests_schema_text()
     else:
         text = schema_text(defaults=args.defaults)
     if args.write is None:

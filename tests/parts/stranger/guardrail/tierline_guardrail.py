@@ -5,7 +5,7 @@ import httpx2
 from tierline.gateway.config.sections import Sections
 from tierline.gateway.errors import Forbidden, Overloaded
 from tierline.gateway.request.context import RequestContext
-from tierline.gateway.seams import AdmissionNeeds
+from tierline.gateway.seams import Core
 from tierline.policies.validation import Seconds, Section
 
 PROVIDES = ("admission",)
@@ -20,8 +20,8 @@ class SECTIONS(Sections):
     guardrail: GuardrailConfig = GuardrailConfig()
 
 
-def build_admissions(needs: AdmissionNeeds) -> "tuple[Guardrail, ...]":
-    config = needs.deployment.of(SECTIONS).guardrail
+def build_admissions(core: Core) -> "tuple[Guardrail, ...]":
+    config = core.deployment.of(SECTIONS).guardrail
     return () if config.url is None else (Guardrail(config.url, config.within),)
 
 
