@@ -11,7 +11,7 @@ from uvicorn.supervisors.multiprocess import Process
 
 
 class Worker(Process):
-    """A uvicorn worker process that serves with `stopping.Server`."""
+    """A uvicorn worker process that serves with `server.Server`."""
 
     def start(self) -> None:
         """Start the process. Its end then ends the pipe of the health check, so that nobody waits for an answer."""
@@ -21,7 +21,7 @@ class Worker(Process):
     @property
     def server(self) -> Server:
         """The worker process's server, created on first use."""
-        from gateway.server.stopping import Server as OurServer
+        from gateway.server.server import Server as OurServer
 
         if self._server is None:
             self._server = OurServer(self.config)

@@ -15,9 +15,9 @@ import uvloop
 from uvicorn.server import ServerState
 
 from gateway.request.load_shedding import LoadShedder
-from gateway.server.accepting import Listener
 from gateway.server.connection_limits import ConnectionLimits
 from gateway.server.http_protocol import HttpProtocol
+from gateway.server.listeners import Listener
 from gateway.telemetry.metric_set import untimed
 
 CONNECTIONS = 200
