@@ -1,6 +1,6 @@
 """The gateway: an OpenAI-compatible server over tiers of models."""
 
 from gateway.parts.standard import lacking_policy_sections, policy_sections
-from policies.added import add_sections
+from policies import ADDED
 
-add_sections(policy_sections, lacking_policy_sections)
+ADDED.find, ADDED.lacking = policy_sections, lacking_policy_sections

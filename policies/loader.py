@@ -25,7 +25,7 @@ from stat import S_ISREG
 from types import MappingProxyType
 from typing import Any, Final, Literal, NamedTuple
 
-from policies.added import lacking_sections
+from policies import ADDED
 from policies.errors import ConfigError, Finding, InvalidContent, KeyPath, Problem, UnreadableFile, did_you_mean
 from policies.expression import Expression
 from policies.misfits import misfits, names, patterns, problems_together
@@ -436,7 +436,7 @@ def policy_files(directory: Path) -> list[Path]:
         files = sorted(file for file in directory.iterdir() if _is_policy(file.name))
     except OSError:
         return []
-    if directory == SHIPPED and (lacking := lacking_sections()):
+    if directory == SHIPPED and (lacking := ADDED.lacking()):
         needs = re.compile(rf"^(?:{'|'.join(lacking)}):", re.MULTILINE)
         files = [file for file in files if not needs.search(file.read_text(encoding="utf-8"))]
     return files
@@ -468,4 +468,4 @@ def _is_policy(name: str) -> bool:
 def _refuse_version(path: KeyPath, _value: Any) -> str | None:
     if path == ("version",):
         return "set by Tierline from the file's content; remove it"
-    return lacking_sections().get(str(path[0])) if len(path) == 1 else None
+    return ADDED.lacking().get(str(path[0])) if len(path) == 1 else None

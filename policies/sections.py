@@ -15,7 +15,7 @@ from typing import ClassVar, Self, TypeVar, cast
 
 from pydantic import create_model, model_validator
 
-from policies.added import added_sections
+from policies import ADDED
 from policies.errors import Finding
 from policies.model import Fits, Policy, Rules
 from policies.validation import Section, raise_findings
@@ -81,7 +81,7 @@ class PolicySections(Section):
 
 def all_added() -> tuple[type[PolicySections], ...]:
     """Return the classes of the sections that are added."""
-    return cast("tuple[type[PolicySections], ...]", added_sections())
+    return cast("tuple[type[PolicySections], ...]", ADDED.find())
 
 
 def rules_model() -> type[Rules]:

@@ -12,7 +12,7 @@ from pydantic import Field
 from gateway.parts.lint.rules import faults, lint
 from gateway.parts.rollout.difference import difference
 from gateway.parts.standard import PARTS
-from policies import added
+from policies import ADDED
 from policies.errors import ConfigError, Finding
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy, Rules
@@ -72,8 +72,8 @@ class RationSections(PolicySections):
 @pytest.fixture(autouse=True)
 def _added(monkeypatch: pytest.MonkeyPatch) -> None:
     others = all_added()
-    monkeypatch.setattr(added, "_find", lambda: (*others, RationSections))
-    monkeypatch.setattr(added, "_lacking", lambda: {"oven": "the section oven needs the part kitchen"})
+    monkeypatch.setattr(ADDED, "find", lambda: (*others, RationSections))
+    monkeypatch.setattr(ADDED, "lacking", lambda: {"oven": "the section oven needs the part kitchen"})
 
 
 def policy(folder: Path, more: str = "", tiers: Sequence[DeployedTier] | None = None) -> Policy:
@@ -149,7 +149,7 @@ def test_a_shipped_policy_that_needs_what_is_not_there_is_left_out(
 ) -> None:
     """Somebody's own is an error, as its caps would be in force no more."""
     everything = [file.name for file in policy_files(SHIPPED)]
-    monkeypatch.setattr(added, "_lacking", lambda: {"session": "the section session needs the part agents"})
+    monkeypatch.setattr(ADDED, "lacking", lambda: {"session": "the section session needs the part agents"})
     assert sorted({*everything} - {file.name for file in policy_files(SHIPPED)}) == ["agent.yaml", "research.yaml"]
     (tmp_path / "own.yaml").write_text((SHIPPED / "agent.yaml").read_text())
     assert [file.name for file in policy_files(tmp_path)] == ["own.yaml"]
