@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.parts.console.records import Records
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import DecisionBasis
 
 _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 
@@ -25,6 +25,6 @@ class RecordedBases:
             rows = await self._archive.ask(_BASIS, {"id": name})
             try:
                 self._known[name] = DecisionBasis.decode(rows[0]["basis"].encode()) if rows else None
-            except BasisError:
+            except ValueError:
                 self._known[name] = None
         return self._known[name]

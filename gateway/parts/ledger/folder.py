@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from gateway.cli.commands import CommandError
 from gateway.parts.ledger.damage import why_damaged
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ _GROUP: Final = 16_384
 """Rows that a reader of a short time span reads at least."""
 
 
-class ArchiveError(Exception):
-    """The folder cannot be used as an archive; the message says why, and what to do."""
+class ArchiveError(CommandError):
+    """The folder cannot be used as an archive; the message says why, and what to do. A command ends with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gateway.cli.commands import CommandError
 from gateway.parts.ledger.columns import TABLES, Row, Table
 from gateway.parts.ledger.damage import is_of_files, why_damaged
 from gateway.parts.ledger.folder import BASES, ArchiveError, hot_rows, quoted, quoted_list, read_lines
@@ -40,8 +41,8 @@ _SHADOW_LABELS = (
 _EXPLAIN = re.compile(r"^\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
 
-class QueryError(Exception):
-    """DuckDB refuses a query; the message is its own."""
+class QueryError(CommandError):
+    """DuckDB refuses a query; the message is its own, and that of a command that ends with it."""
 
 
 @contextlib.contextmanager

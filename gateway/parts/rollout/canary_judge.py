@@ -23,7 +23,6 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.parts.measures import label
-from gateway.parts.recorder.decision_basis import BasisError
 from gateway.parts.recorder.decisions import BASES
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
@@ -275,7 +274,7 @@ class CanaryJudge:
                 if blob is not None:
                     try:
                         candidate.evaluation.learn(name, blob)
-                    except BasisError as error:
+                    except ValueError as error:
                         self._say_once(f"{surface}: {error}")
 
     def _tell(self, ledger: Mapping[str, Any], started: float) -> None:

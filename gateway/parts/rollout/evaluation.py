@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import Policy
@@ -47,7 +47,7 @@ class Evaluation:
         return "" if decided is None or decided["basis"] in self._policies else str(decided["basis"])
 
     def learn(self, name: str, blob: bytes) -> None:
-        """Take the basis with this id: what many requests share. Raises BasisError."""
+        """Take the basis with this id: what many requests share. Raises ValueError."""
         basis = DecisionBasis.decode(blob)
         self._policies[name] = basis, self._candidate(basis)
 
@@ -113,7 +113,7 @@ class Evaluation:
         try:
             rules = made_policy(self.content, Path("candidate"), {})
         except ConfigError as error:
-            raise BasisError(f"the candidate cannot be read: {error}") from None
+            raise ValueError(f"the candidate cannot be read: {error}") from None
         tiers = {tier.name for tier in basis.tiers}
         there = {*tiers, *live.unconfigured}
         if not there.issuperset(rules.tiers_with(there)):

@@ -25,7 +25,7 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.lint.edit import keys_by_line
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from gateway.parts.recorder.decision_record import unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
@@ -286,7 +286,7 @@ def redecided(row: Mapping[str, Any]) -> RecordedDecisionInput | None:
     try:
         basis = DecisionBasis.decode(row["basis_json"].encode())
         return RecordedDecisionInput(basis.policy, basis.input_of(unnamed(row["given"])))
-    except BasisError:
+    except ValueError:
         return None
 
 

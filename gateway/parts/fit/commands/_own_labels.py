@@ -11,7 +11,6 @@ import orjson
 
 from gateway.cli.commands import CommandError
 from gateway.cli.store_flags import ledger_folder
-from gateway.parts.ledger.folder import ArchiveError
 from gateway.parts.ledger.quality import TO_FIT, SurfaceLabels
 from gateway.parts.ledger.quality import surface_labels as labels_by_surface
 from gateway.parts.ledger.query import connect, rows_of
@@ -50,12 +49,9 @@ def labels_named(args: argparse.Namespace) -> SurfaceLabels:
             raise CommandError(f"{args.labels} is not a file of JSON lines: {error}") from None
         except (AttributeError, TypeError, ValueError):
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
-    try:
-        with connect(ledger_folder(args)) as database:
-            values = {"surface": args.surface, "from_ms": 0}
-            found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
-    except ArchiveError as error:
-        raise CommandError(str(error)) from None
+    with connect(ledger_folder(args)) as database:
+        values = {"surface": args.surface, "from_ms": 0}
+        found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
     return labels_by_surface(found).get(args.surface, SurfaceLabels())
 
 

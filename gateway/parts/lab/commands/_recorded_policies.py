@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from gateway.parts.recorder.decision_record import unnamed
 from policies.loader import made_policy
 from policies.model import Policy
@@ -29,7 +29,6 @@ class RecordedRequest:
 
 def recorded(folder: Path, request: str) -> RecordedRequest:
     """Return the request of that id in the ledger's files. Raises CommandError."""
-    from gateway.parts.ledger.folder import ArchiveError
     from gateway.parts.ledger.query import ask, connect
 
     try:
@@ -42,7 +41,7 @@ def recorded(folder: Path, request: str) -> RecordedRequest:
             raise CommandError(f"nothing was decided for {request}: it was answered from the store, or refused before")
         basis = DecisionBasis.decode(blob.encode())
         return RecordedRequest(basis.input_of(unnamed(given)), basis)
-    except (ArchiveError, BasisError) as error:
+    except ValueError as error:  # a basis that cannot be read
         raise CommandError(str(error)) from None
 
 

@@ -127,15 +127,11 @@ def _replayed(args: argparse.Namespace, candidate: Policy) -> tuple[Replayed | N
 
 def _canary(args: argparse.Namespace, candidate: Policy, goodput: float) -> CanaryForecast | None:
     """Return how long the candidate's canary would take, by the records that are replayed. Raises CommandError."""
-    from gateway.parts.ledger.folder import ArchiveError
     from gateway.parts.ledger.query import connect
 
     since = time.time() - args.since if args.since else None
-    try:
-        with connect(ledger_folder(args), threads=1) as database:
-            return canary_forecast(database, candidate.surface, since, candidate.of(RolloutSections).rollout, goodput)
-    except ArchiveError as error:
-        raise CommandError(str(error)) from None
+    with connect(ledger_folder(args), threads=1) as database:
+        return canary_forecast(database, candidate.surface, since, candidate.of(RolloutSections).rollout, goodput)
 
 
 def _changes(changes: Difference | None) -> dict[str, Any]:

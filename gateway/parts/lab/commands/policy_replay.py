@@ -101,7 +101,6 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     """Replay the records that the options choose. Raises CommandError."""
     from gateway.parts.lab.replay.recording import NothingRecordedError
     from gateway.parts.lab.replay.run import replay
-    from gateway.parts.ledger.folder import ArchiveError
     from gateway.parts.ledger.query import connect
     from gateway.parts.recorder.decision_basis import BasisError
 
@@ -113,8 +112,6 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
             progress(quiet=args.json or not sys.stderr.isatty()) as on_progress,
         ):
             return replay(database, candidate, since=since, last=args.last, verify=verify, on_progress=on_progress)
-    except ArchiveError as error:
-        raise CommandError(str(error)) from None
     except (BasisError, NothingRecordedError) as error:
         hint = "; `tierline ledger query` shows what is there" if isinstance(error, NothingRecordedError) else ""
         raise CommandError(f"{error}{hint}") from None

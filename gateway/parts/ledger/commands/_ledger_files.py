@@ -57,13 +57,7 @@ def add_actions(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run one action. Raises CommandError."""
-    from gateway.parts.ledger.folder import ArchiveError
-    from gateway.parts.ledger.query import QueryError
-
-    try:
-        return {"keep": _keep, "query": _query, "export": _export, "tail": _tail}[args.action](args)
-    except (ArchiveError, QueryError) as error:
-        raise CommandError(str(error)) from None
+    return {"keep": _keep, "query": _query, "export": _export, "tail": _tail}[args.action](args)
 
 
 def _add_folder(parser: argparse.ArgumentParser, *, with_state: bool = True) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_basis import DecisionBasis
 from policies.model import Policy
 from policies.quantities import write_share
 from policies.yaml_source import Document, parse_yaml
@@ -85,7 +85,7 @@ class LiveGateway:
             basis = DecisionBasis.decode(orjson.dumps(answer["basis"]))
             given = basis.input_of(answer["in"])
             document = None if answer["text"] is None else parse_yaml(answer["text"], label)
-        except (BasisError, ValueError, KeyError) as error:
+        except (ValueError, KeyError) as error:
             raise CommandError(f"the gateway is of another version of Tierline: {error}") from None
         return LiveView(basis.policy, given, document, answer)
 

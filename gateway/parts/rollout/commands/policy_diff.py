@@ -124,7 +124,6 @@ def _moves(
     """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
     from gateway.parts.lab.replay.records import Which
     from gateway.parts.lab.replay.starts import start_moves
-    from gateway.parts.ledger.folder import ArchiveError
     from gateway.parts.ledger.query import connect
 
     notes: list[str] = []
@@ -141,5 +140,5 @@ def _moves(
     try:
         with connect(folder) as database:
             return start_moves(database, Which(before.surface, oldest), deployed, on_progress), notes
-    except (ArchiveError, BasisError) as error:
+    except BasisError as error:
         raise CommandError(str(error)) from None
