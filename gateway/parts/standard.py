@@ -190,7 +190,7 @@ PARTS: Final = (
         ),
         ("policy explain", "policy judge", "policy plan", "fit calibrate", "console", "mcp"),
         policy_sections=("rollout", "learn"),
-        provides=("policies", "observers", "admin_routers"),
+        provides=("policies", "observers", "admin_routers", "pages"),
         requires=("lint", "measures", "recorder", "access"),
     ),
     StandardPart("measures", "figures of quality", (), provides=("public_routers",), paths=("feedback",)),

@@ -43,7 +43,6 @@ from gateway.parts.console.svg import (
 )
 from gateway.parts.console.views import (
     caching,
-    changes,
     now,
     policy,
     requests,
@@ -87,11 +86,11 @@ _VIEWS: Final[tuple[View, ...]] = (
     requests.pages,
     policy.pages,
     whatif.pages,
-    changes.pages,
     caching.pages,
     usage.pages,
 )
-"""In the order of the navigation; after them come the pages of parts."""
+_NAVIGATION: Final = ("Now", "Requests", "Policies", "What if", "Changes", "Cache", "Usage", "Keys")
+"""The order of pages; after them come those that parts of other makers bring."""
 
 
 class ConsoleApp:
@@ -142,6 +141,7 @@ class ConsoleApp:
         shell = Shell(sources)
         add_pages(shell)
         self._entries = [*(entry for view in _VIEWS for entry in view(sources)), *shell.entries]
+        self._entries.sort(key=_place)
         named += [entry for entry in self._entries if isinstance(entry, Page) and entry.name]
 
     def asgi(self) -> Starlette:
@@ -259,6 +259,11 @@ class ConsoleApp:
         page = self._render.page(request, "error.html", data, status=status)
         page.headers.update({name.decode(): value.decode() for name, value in headers})
         return page
+
+
+def _place(entry: Page | Action) -> int:
+    name = entry.name if isinstance(entry, Page) else ""
+    return _NAVIGATION.index(name) if name in _NAVIGATION else len(_NAVIGATION)
 
 
 def _redirect_to(address: str) -> Handler:

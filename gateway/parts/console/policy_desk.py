@@ -19,7 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.parts.console.page import PageError, PolicyPlaces, whole_in
+from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_check import CheckedText, PolicyChecker
 from gateway.parts.console.records import Records
 from gateway.parts.console.thresholds import (
@@ -36,7 +36,7 @@ from gateway.parts.rollout import own_command
 from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.registry.apply import How, apply_file
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
-from gateway.parts.rollout.registry.view import blamed, history_of, in_force_shown, shown_version, status_of
+from gateway.parts.rollout.registry.view import blamed, history_of, shown_version, status_of
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 
@@ -44,11 +44,6 @@ _LONGEST_RUN_S: Final = 120.0
 _RECORD_KEPT_S: Final = 10.0
 """How long recorded requests that were read for a surface serve further checks of an edit."""
 _SURFACES_KEPT: Final = 8
-ROLLOUT_CHANGES: Final[Mapping[str, str]] = {
-    "promote": "taken one step on", "full": "put in force for everybody", "pause": "paused", "resume": "resumed",
-    "rollback": "rolled back",
-}  # fmt: skip
-"""What can be done with a candidate, and how it is told when it is done."""
 _HOW: Final[Mapping[str, How | None]] = {"": None, "canary": "canary", "evaluate": "evaluate", "now": "now"}
 
 
@@ -234,26 +229,6 @@ class PolicyDesk:
             except StoreUnavailable as down:
                 raise NotApplied(f"The store does not answer ({down}); nothing was changed.") from None
         return {"policy": applied.version.label, "how": applied.how, "doubt": applied.doubt}
-
-    async def change(self, surface: str, do: str, *, author: str, message: str, revision: str) -> dict[str, Any]:
-        """Take a candidate one step on, stop it or take it back, if `revision` is the surface's. Raises NotApplied.
-
-        `do` is a key of ROLLOUT_CHANGES.
-        """
-        known = whole_in(revision)
-        if do not in ROLLOUT_CHANGES or known is None:
-            raise NotApplied("Reload this page: it is of another version.")
-        if not message.strip():
-            raise NotApplied("Say why: the reason stands in the history.")
-        method = {"promote": self._registry.step, "full": self._registry.promote}.get(do)
-        method = method or {name: getattr(self._registry, name) for name in ("pause", "resume", "rollback")}[do]
-        try:
-            after = await method(surface, known, by=author.strip() or "console", message=message.strip())
-        except RegistryError as error:
-            raise NotApplied(str(error)) from None
-        except StoreUnavailable as down:
-            raise NotApplied(f"The store does not answer ({down}); nothing was changed.") from None
-        return {"surface": surface, "did": ROLLOUT_CHANGES[do], **in_force_shown(after)}
 
     async def _from_store(self) -> bool:
         if self._places.deployment.policies.source == "store":

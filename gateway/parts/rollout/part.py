@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.caching.write_behind import Observer
     from gateway.parts.rollout.registry.follower import PolicyFollower
-    from gateway.seams import Core
+    from gateway.seams import ConsoleShell, Core
     from policies.errors import ConfigError
     from policies.loader import PolicySet, PolicySource
 
-__all__ = ["admin_routers", "build_observers", "drift", "follow", "tried"]
+__all__ = ["add_pages", "admin_routers", "build_observers", "drift", "follow", "tried"]
 
 
 def follow(
@@ -52,6 +52,13 @@ def admin_routers() -> list[APIRouter]:
     from gateway.parts.rollout.policy_admin import router  # FastAPI is slow to import, and most workers need none
 
     return [router]
+
+
+def add_pages(shell: ConsoleShell) -> None:
+    """Add the page of changes to the console."""
+    from gateway.parts.rollout.changes_page import add_changes_page
+
+    add_changes_page(shell)
 
 
 def build_observers(core: Core) -> Sequence[Observer]:

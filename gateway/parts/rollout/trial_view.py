@@ -11,15 +11,16 @@ import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from cache.store.base import Store
-from gateway.parts.console.records import Records
 from gateway.parts.rollout.policy import Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import InForce, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.parts.rollout.registry.view import status_of
 from gateway.parts.rollout.trial import GuardFigures, Trial, TrialVerdict
+
+if TYPE_CHECKING:
+    from gateway.seams import ConsoleShell
 
 POINTS: Final = 40
 _MOST: Final = 200_000
@@ -57,16 +58,16 @@ class GuardOverTime:
     points: Sequence[tuple[float, float | None, float | None, float | None]]
 
 
-class RolloutView:
+class TrialView:
     """Show what is being tried on every surface."""
 
-    def __init__(self, archive: Records, store: Store) -> None:
-        self._archive = archive
-        self._registry = PolicyRegistry(store, "console")
+    def __init__(self, shell: ConsoleShell) -> None:
+        self._ask = shell.ask
+        self._registry = PolicyRegistry(shell.store, "console")
         self._known: dict[tuple[str, int], tuple[float, dict[str, Any]]] = {}
 
     async def data(self) -> dict[str, Any]:
-        """Return each candidate with its guards. Raises StoreUnavailable and RegistryError."""
+        """Return each candidate with its guards. Raises StoreUnavailable and ApiError."""
         status = await status_of(self._registry)
         states = await self._registry.in_force()
         trying = []
@@ -87,9 +88,9 @@ class RolloutView:
         if rolling.mode != "canary" or rollout is None:
             return None
         asked = {"surface": state.surface, "since_ms": int(rolling.since * 1000)}
-        rows = await self._archive.ask(_ARMS, {**asked, "most": _MOST})
-        before = [row["ttft_s"] for row in await self._archive.ask(_BEFORE, asked)]
-        rated = await self._archive.ask(_RATED, asked)
+        rows = await self._ask(_ARMS, {**asked, "most": _MOST})
+        before = [row["ttft_s"] for row in await self._ask(_BEFORE, asked)]
+        rated = await self._ask(_RATED, asked)
         learn = await self._learn_of(state, version)
         trial = Trial(rollout, rolling.share, rolling.since, learn=learn, before=before)
         figures = await asyncio.to_thread(_figures, trial, rows, rated, rolling.since, rollout)
