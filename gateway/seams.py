@@ -83,10 +83,9 @@ if TYPE_CHECKING:
     from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Telemetry
     from gateway.tiers import Endpoint, Tier
-    from policies.errors import ConfigError, Finding, Problem
+    from policies.errors import ConfigError, Finding
     from policies.loader import PolicySet, PolicySource
     from policies.model import Policy
-    from policies.yaml_source import Document
     from routing.difficulty.model import DifficultyModel
     from routing.embedding.embedder import PublicEncoder
 
@@ -511,18 +510,6 @@ async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Call
 async def drift(store: Store, source: PolicySource) -> tuple[str, ...]:
     """Return which files say something else than the store has in force. Raises StoreUnavailable."""
     return ()
-
-
-@one("lint")
-def findings_in(policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
-    """Return every mistake in a policy that loads, at its place; with a deployment, also what that lacks."""
-    return []
-
-
-@one("lint")
-def is_error(code: str) -> bool:
-    """Return whether findings with this code are errors."""
-    return False
 
 
 @one("policy_lab")

@@ -199,7 +199,7 @@ PARTS: Final = (
     ),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
-    StandardPart("lint", "mistakes in policies", ("policy lint", "policy schema"), provides=("lint",)),
+    StandardPart("lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",)),
 )
 
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from gateway.parts.lint.signed import Delay, Fall, Rise
 from policies.errors import KeyPath, dotted
 from policies.loader import SHIPPED
 from policies.model import quantile_or_seconds
 from policies.quantities import DURATION
 from policies.sections import rules_model
-from policies.signed import Delay, Fall, Rise
 from policies.validation import Seconds, Share, rule, validator_of
 
 SCHEMA_FILE: Final = SHIPPED / "policy.schema.json"

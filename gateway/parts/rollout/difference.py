@@ -26,6 +26,7 @@ from gateway.parts.lint.outcomes import (
     constants_by_name,
     samples_of,
 )
+from gateway.parts.lint.written import NONE, number_writer, written
 from gateway.parts.rollout.policy import RolloutSections
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath, dotted
@@ -33,7 +34,6 @@ from policies.expression import Expression, Range, Ranges, Values
 from policies.model import ROUTE_VALUES, Rules
 from policies.sections import all_added, rules_model
 from policies.validation import Section
-from policies.written import NONE, number_writer, written
 
 Weight = Literal["changes", "rewritten", "aside"]
 """What a difference comes to: something in force changes; the same in other words; or it rules nothing in force."""

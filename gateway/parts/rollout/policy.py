@@ -11,13 +11,13 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gateway.parts.lint.signed import Delay, Fall, Rise
 from policies.errors import Edit, Finding
 from policies.loader import Sticky
 from policies.misfits import no_such
 from policies.model import Fits, Policy, Rules
 from policies.quantities import read_number
 from policies.sections import PolicySections
-from policies.signed import Delay, Fall, Rise
 from policies.validation import Seconds, Section, Share, Whole
 
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from cache.planning.eligibility import never_values as cache_values
 from cache.planning.volatile import is_volatile
+from gateway.parts.lint.written import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
 from policies.model import Escalate, Policy
 from policies.quantities import percent, write_duration, write_share
 from policies.sections import all_added
-from policies.written import written
 from routing.decide import Clamp, Decision, DecisionInput, NoTierError, TierHealth, decide, needs, rule_values
 from routing.difficulty.model import Difficulty
 

@@ -13,10 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.commands import CommandError, check
+from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.config.loader import default_config
 from gateway.exit_codes import Exit
+from gateway.parts.lint.commands import check
 from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text, verifier_advice
 from gateway.parts.prices.providers import known_providers
 from gateway.report import print_json

@@ -9,9 +9,9 @@ from typing import Any, Final, get_args
 from pydantic import BeforeValidator
 from pydantic.fields import FieldInfo
 
+from gateway.parts.lint.signed import Delay, Fall, Rise
 from policies.expression import Expression
 from policies.quantities import write_duration, write_share
-from policies.signed import Delay, Fall, Rise
 from policies.validation import Seconds, Section, Share, validator_of
 
 NONE: Final = "none"
