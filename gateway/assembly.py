@@ -22,6 +22,7 @@ from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.write_behind import WriteBehind
+from gateway.caller import LoopbackGuard
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
@@ -33,7 +34,6 @@ from gateway.config.schema import Deployment, TelemetryConfig
 from gateway.encoders import load_embedder
 from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
-from gateway.request.loopback_guard import LoopbackGuard
 from gateway.seams import (
     Core,
     LoadedModels,
@@ -62,9 +62,9 @@ from gateway.telemetry.metrics import BackendState, Metrics
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers import Tier
-from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import OnRefusal
 from gateway.tiers.keep_warm import KeepWarm
+from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
 from routing.difficulty.model import CLASSIFIER, DifficultyModel, shipped_artefact

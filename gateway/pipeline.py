@@ -21,12 +21,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.caching.replay import replay_hit
+from gateway.caching.lookups import replay_hit
 from gateway.errors import CacheOnlyMiss
 
 if TYPE_CHECKING:
-    from gateway.request.context import RequestContext
-    from gateway.request.reply import Reply
+    from gateway.request.context import Reply, RequestContext
     from gateway.steps import Steps
 
 

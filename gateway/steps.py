@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from gateway.caching.lookups import ExactLookup, SemanticLookup
     from gateway.caching.store_room import StoreRoom
     from gateway.caching.write_behind import Observer, WriteBehind
+    from gateway.caller import LoopbackGuard
     from gateway.cascade.runner import CascadeRunner
     from gateway.request.load_shedding import LoadShedder
-    from gateway.request.loopback_guard import LoopbackGuard
     from gateway.seams import Admission, Authenticator, ClientApi
 
 

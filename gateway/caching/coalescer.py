@@ -4,8 +4,8 @@ A request goes through here in two parts, both methods of its `CoalescedRequest`
 
     look_up    look for a stored answer. Where there is none, the same round trip to the store takes the lease: the
                right, held by one worker at a time, to make this answer
-    enter      join the flight of an equal request in this worker (`gateway.caching.follower`), or launch a flight. A
-               launched flight is led by this request (`gateway.caching.leader`), or relays the answer of the worker
+    enter      join the flight of an equal request in this worker (`gateway.caching.flights`), or launch a flight. A
+               launched flight is led by this request (`gateway.caching.flights`), or relays the answer of the worker
                that holds the lease (`cache.flights.shared_flights`)
 
 A follower's trace has a hop `cache.follow`, no attempts and no cost; its deadline is its own. When a flight fails for
@@ -25,17 +25,15 @@ from cache.flights.shared_flights import ASK_AGAIN, NO_LEASE, Claimed, Lease, Sh
 from cache.flights.single_flight import Flight, Flights, Landing
 from cache.planning.plan import CachePlan
 from cache.store.base import StoreUnavailable
-from gateway.caching.follower import Follower, deadline_passed
-from gateway.caching.leader import Leader, Sharing
-from gateway.caching.replay import end_lookup, replay_hit
+from gateway.caching.flights import Follower, Leader, Sharing, deadline_passed
+from gateway.caching.lookups import end_lookup, replay_hit
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from cache.read import Read
     from cache.response_cache import ResponseCache
     from cache.write import PendingWrite
-    from gateway.request.context import RequestContext
-    from gateway.request.reply import AnswerEnd
+    from gateway.request.context import AnswerEnd, RequestContext
 
 log = logging.getLogger("tierline.coalescing")
 

@@ -23,7 +23,7 @@ from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import completion_text, evidence_of
-from gateway.request.reply import AnswerEnd, Reply, SharedAnswer
+from gateway.request.context import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from routing.confidence.judge import structural_fault
 

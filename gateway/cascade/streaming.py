@@ -31,7 +31,7 @@ from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
 from gateway.dialects.client_paths import client_paths
 from gateway.errors import stream_error
-from gateway.request.reply import QUIET_S, STILL_ALIVE
+from gateway.request.context import QUIET_S, STILL_ALIVE
 from gateway.telemetry import names
 
 if TYPE_CHECKING:

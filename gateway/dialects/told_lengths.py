@@ -1,13 +1,18 @@
-"""Read how long a prompt, a reply and a context are in a server's words, and say it in Anthropic's.
+"""Read how long a prompt, a reply and a context are in a server's words, say it in Anthropic's, and remember it.
 
 Claude Code saves itself from a full context by two sentences of Anthropic's API: after "prompt is too long: N tokens >
 M maximum" it shortens the conversation, after "input length and `max_tokens` exceed context limit: A + B > C" it asks
 again with a lower limit.
+
+A server tells its context by refusing a request that exceeds it, or by cutting off a prompt's beginning. Of that and
+what the config says the smaller figure counts (`ModelLengths`).
 """
 
 from __future__ import annotations
 
 import re
+import time
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 OUTPUT: Final = re.compile(
@@ -89,3 +94,51 @@ def _figure(match: re.Match[str] | re.Match[bytes] | None) -> int | None:
         return None
     digits = next((group for group in match.groups() if group), None)
     return int(digits) if digits is not None and len(digits) <= 9 else None
+
+
+_KEPT_S: Final = 6 * 3600.0
+"""Seconds after which what a server told is forgotten: it may be started anew with a longer context."""
+_LEAST_LENGTH: Final = 256
+"""Smallest context or longest reply, in tokens, that is believed."""
+
+
+class ModelLengths:
+    """The lengths of one backend's model in tokens, None where unknown. Use it from one event loop."""
+
+    __slots__ = ("_clock", "_config", "_until", "context", "known", "output")
+
+    def __init__(
+        self, context: int | None = None, output: int | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._config = (context, output)
+        self._clock = clock
+        self._until = 0.0
+        self.context = context
+        """Tokens of prompt and reply together."""
+        self.output = output
+        """Tokens of its longest reply."""
+        self.known = context is not None or output is not None
+        """Whether any of them is known."""
+
+    def learn(self, context: int | None = None, output: int | None = None) -> bool:
+        """Take in what the server told; return whether anything is smaller than what was known."""
+        before = self.context, self.output
+        if context is not None and context >= _LEAST_LENGTH:
+            self.context = context if self.context is None else min(self.context, context)
+        if output is not None and output >= _LEAST_LENGTH:
+            self.output = output if self.output is None else min(self.output, output)
+        changed = (self.context, self.output) != before
+        if changed:
+            self.known, self._until = True, self._clock() + _KEPT_S
+        return changed
+
+    def refresh(self) -> None:
+        """Forget what the server told if that is too long ago."""
+        if self._until and self._clock() >= self._until:
+            self.forget()
+
+    def forget(self) -> None:
+        """Forget what the server told."""
+        self._until = 0.0
+        self.context, self.output = self._config
+        self.known = self._config != (None, None)

@@ -22,11 +22,10 @@ import orjson
 from gateway.chat.completions import wants_usage
 from gateway.chat.normalised import new_completion_id
 from gateway.http.messages import explain, start_events
-from gateway.request.reply import QUIET_S, REPLY_HEADERS, STILL_ALIVE
+from gateway.request.context import QUIET_S, REPLY_HEADERS, STILL_ALIVE
 
 if TYPE_CHECKING:
-    from gateway.request.context import RequestContext
-    from gateway.request.reply import Header
+    from gateway.request.context import Header, RequestContext
 
 _AFTER_S: Final = 0.1
 _WAITING: Final = b": waiting\n"

@@ -29,9 +29,8 @@ from gateway.http.messages import (
 )
 from gateway.parts.standard import missing_for
 from gateway.request.body import ChatBodies
-from gateway.request.context import Client, ClientGone
+from gateway.request.context import QUIET_S, Client, ClientGone, is_sign_of_life
 from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options, user_of
-from gateway.request.reply import QUIET_S, is_sign_of_life
 from gateway.seams import tried
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
     from gateway.dialects.native import Native
     from gateway.http.early_head import LivingStream
     from gateway.request.body import ChatBodies
-    from gateway.request.context import HeaderStyle, HeldLimits, RequestContext
-    from gateway.request.reply import Header, Reply
+    from gateway.request.context import Header, HeaderStyle, HeldLimits, Reply, RequestContext
     from gateway.steps import Steps
     from policies.model import Policy
 

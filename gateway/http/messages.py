@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
-from gateway.request.context import ClientGone
+from gateway.request.context import ClientGone, Header, is_error_event
 from gateway.request.load_shedding import ANYONE, SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
-from gateway.request.reply import Header, is_error_event
 from gateway.telemetry import names
 from gateway.telemetry.trace import new_request_id
 

@@ -19,8 +19,8 @@ from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed
 from gateway.http.exchange import CHAT, ChatCompletions
 from gateway.http.messages import RequestIdMiddleware, send_json
 from gateway.parts.standard import PARTS
+from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import known_headers
-from gateway.request.reply import REPLY_HEADERS
 from gateway.seams import build_admin_port, note_config
 from gateway.server.connection_limits import ConnectionLimits
 

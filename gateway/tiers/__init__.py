@@ -2,8 +2,9 @@
 
 tier       choose an endpoint for each request        endpoint   one backend and its live state
 slot       one call in flight, the queue for slots    breaker    eject an endpoint and admit it again
-capacity   how many calls may be in flight            forecasts  expected latency of the next call
 keep_warm  call idle backends before they grow cold
+
+How many calls may be in flight, and how long the next one takes, is in `routing.load`.
 """
 
 from gateway.tiers.endpoint import Endpoint

@@ -21,14 +21,12 @@ from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import Quota
 from gateway.backends.refusals import Refusals
 from gateway.backends.server_forms import FieldMemory
+from gateway.dialects.told_lengths import ModelLengths
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
-from gateway.tiers.capacity import CallLimit, Grants, Reserve, floor_of
-from gateway.tiers.forecasts import Forecasts, queued
-from gateway.tiers.lengths import ModelLengths
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
-from routing.load.latency import Forecast, LatencyModel
-from routing.load.limits import RetryBudget
+from routing.load.latency import Forecast, Forecasts, LatencyModel, queued
+from routing.load.limits import CallLimit, Grants, Reserve, RetryBudget, floor_of
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity
@@ -110,7 +108,8 @@ class Endpoint:
         self._limit = CallLimit(config.max_in_flight, adaptive=config.adaptive)
         self._reserve = Reserve()
         self._grants = Grants()
-        self._forecasts = Forecasts(config.warm, self.latency, config.prior)
+        cold = (None, 0.0) if config.warm is None else (config.warm.after, config.warm.ttft)
+        self._forecasts = Forecasts(self.latency, config.prior, *cold)
         self._hold_s = 0.0
         self._pauses = 0
         self._weight = 1.0

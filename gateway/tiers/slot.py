@@ -2,10 +2,10 @@
 
 Interactive requests go ahead of batch ones, first come first served within each class. A free slot goes to the request
 that has waited longest at any endpoint of the tier (`Endpoint.admit`). A batch request gets at least every twentieth
-free slot, unless batch calls already hold their share of the slots (see `capacity`). Each surface's policy limits how
-many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A backend's `queue` in the config,
-if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request replaces the youngest
-batch request, except that one queue position in twenty stays for batch.
+free slot, unless batch calls already hold their share of the slots (see `routing.load.limits`). Each surface's policy
+limits how many of its requests wait and for how long: `load.max_waiting` and `load.max_wait`. A backend's `queue` in
+the config, if set, is a hard cap on all surfaces together. When that cap is reached, an interactive request replaces
+the youngest batch request, except that one queue position in twenty stays for batch.
 
 Each call's outcome is reported to its slot. Only a failure that is the endpoint's own fault may eject it, because that
 affects all requests:

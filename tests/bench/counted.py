@@ -46,11 +46,9 @@ import uvloop
 from cache.store.connections import WirePool
 from cache.store.redis_node import StoreConnection
 from cache.store.redis_store import RedisStore
-from gateway.tiers.capacity import Reserve
-from gateway.tiers.forecasts import Forecasts
 from gateway.tiers.tier import Tier
-from routing.load.latency import LatencyModel, Sketch
-from routing.load.limits import AdaptiveLimit
+from routing.load.latency import Forecasts, LatencyModel, Sketch
+from routing.load.limits import AdaptiveLimit, Reserve
 
 _LOOP_METHODS: Final = {"call_later": "timers", "call_at": "timers", "call_soon": "callbacks", "create_task": "tasks"}
 _PROTOCOL: Final = {
@@ -80,7 +78,7 @@ _LIMITS: Final = {
     ("gateway.http.early_head", "_AFTER_S"): _FAR_S,
     ("gateway.request.load_shedding", "MOST_LAG_S"): _FAR_S,
     ("cache.index.replica", "_BLOCK_MS"): 1000 * _FAR_S,  # its reader returns when there are records, and not before
-    ("gateway.tiers.capacity", "_BASELINE_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
+    ("routing.load.limits", "_BASELINE_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
 }
 """What they are set to, in their units; the time limits of the store become `_SLACK` times as long."""
 _SLACK: Final = 50.0

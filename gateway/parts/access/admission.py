@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     from gateway.parts.access.quotas.charge_journal import ChargeJournal
     from gateway.parts.access.quotas.kept_charges import KeptCharges
     from gateway.parts.access.quotas.terms import OwnerKind
-    from gateway.request.context import HeaderStyle, RequestContext
-    from gateway.request.reply import Header
+    from gateway.request.context import Header, HeaderStyle, RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
     from policies.model import Policy

@@ -21,11 +21,10 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
-    from gateway.caller import Caller
+    from gateway.caller import Caller, LoopbackGuard
     from gateway.config.schema import Limits
     from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
-    from gateway.request.loopback_guard import LoopbackGuard
     from gateway.seams import Authenticator
 
 _CHECKED_EACH_S: Final = 1.0

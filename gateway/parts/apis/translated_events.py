@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from gateway.request.reply import QUIET_S, STILL_ALIVE, is_error_event
+from gateway.request.context import QUIET_S, STILL_ALIVE, is_error_event
 
 if TYPE_CHECKING:
     from gateway.parts.apis.dialects.client import StreamWriter

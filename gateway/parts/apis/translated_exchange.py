@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from gateway.dialects.native import Native
     from gateway.parts.apis.dialects.client import ClientDialect, StreamWriter
     from gateway.request.body import ChatBodies
-    from gateway.request.context import RequestContext
-    from gateway.request.reply import Header, Reply
+    from gateway.request.context import Header, Reply, RequestContext
     from gateway.steps import Steps
 
 

@@ -1,7 +1,7 @@
 """Make the OpenAPI document of an application: of FastAPI's routes, and of those that are served without it.
 
 The headers of requests and replies are those of the tables that the code itself reads and sets them by,
-`gateway.request.options.REQUEST_HEADERS` and `gateway.request.reply.REPLY_HEADERS`.
+`gateway.request.options.REQUEST_HEADERS` and `gateway.request.context.REPLY_HEADERS`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute
 
 from gateway.parts.openapi import schemas
+from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import REQUEST_HEADERS
-from gateway.request.reply import REPLY_HEADERS
 from gateway.seams import Described
 from gateway.version import version
 

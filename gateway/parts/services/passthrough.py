@@ -28,15 +28,14 @@ from gateway.parts.services.policy import endpoints_in
 from gateway.parts.services.side_exchange import SideExchange
 from gateway.parts.services.units import Units
 from gateway.request.body import ChatBodies
-from gateway.request.context import ClientGone
+from gateway.request.context import REPLY_HEADERS, ClientGone
 from gateway.request.options import REQUEST_HEADERS
-from gateway.request.reply import REPLY_HEADERS
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
     from gateway.parts.apis.service import ServiceClient, ServiceReply
     from gateway.parts.services.config import ServiceConfig
-    from gateway.request.reply import Header
+    from gateway.request.context import Header
     from gateway.steps import Steps
     from gateway.telemetry.trace import Hop
     from policies.model import Policy

@@ -20,7 +20,7 @@ from gateway.request.options import RequestOptions, read_options
 from policies.loader import AUTO
 
 if TYPE_CHECKING:
-    from gateway.request.reply import Header
+    from gateway.request.context import Header
     from gateway.steps import Steps
     from policies.model import Policy
 

@@ -14,9 +14,8 @@ import pytest
 from cache.entry import Lookup
 from gateway.caching.coalescer import CoalescedRequest, RecentKeys
 from gateway.errors import InvalidRequest
-from gateway.request.context import Client, RequestContext
+from gateway.request.context import Client, Reply, RequestContext
 from gateway.request.options import CacheControl, RequestOptions
-from gateway.request.reply import Reply
 from gateway.steps import Steps
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger

@@ -10,7 +10,7 @@ import pytest
 from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching import write_behind
-from gateway.request.reply import AnswerEnd, Reply
+from gateway.request.context import AnswerEnd, Reply
 from gateway.telemetry import reader
 from policies.caching import CachePolicy
 from routing.features import Features

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import REQUEST_HEADERS
-from gateway.request.reply import REPLY_HEADERS
 
 ROOT = Path(__file__).parents[3]
 TABLES = {"REQUEST_HEADERS": REQUEST_HEADERS, "REPLY_HEADERS": REPLY_HEADERS}

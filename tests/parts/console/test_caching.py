@@ -18,7 +18,7 @@ import pytest_asyncio
 from cache.response_cache import ResponseCache
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.caching.replay import hit_attributes
+from gateway.caching.lookups import hit_attributes
 from gateway.parts.access.keys.roles import VIEWER
 from gateway.parts.console.views.caching import savings
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE

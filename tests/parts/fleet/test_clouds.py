@@ -23,8 +23,8 @@ from gateway.backends.base import Backend, BackendRequest, BadStatus, InvalidRep
 from gateway.config.sections import deployment_model
 from gateway.parts.apis.service import ServiceClient
 from gateway.parts.fleet.clouds import FramedStream, identity_for
-from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
+from gateway.tiers.tier import build_tiers, endpoints_of
 from tests.support.app import in_process
 from tests.support.clouds import Azure, Bedrock, Vertex, frame
 from tests.support.gateway import CHAT

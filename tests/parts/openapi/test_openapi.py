@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from gateway.parts.services.passthrough import METHODS, PATHS, endpoint_of
 from gateway.parts.services.policy import Endpoints
+from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import REQUEST_HEADERS
-from gateway.request.reply import REPLY_HEADERS
 from tests.gateway.http.test_api_route import admin_of
 from tests.support.app import InProcess, in_process
 from tests.support.upstream import Upstream

@@ -24,7 +24,7 @@ from gateway.request.context import ClientConnection, ClientGone
 from gateway.request.options import known_headers
 
 if TYPE_CHECKING:
-    from gateway.request.reply import Header
+    from gateway.request.context import Header
     from gateway.steps import Steps
 
 _MOST_PROMPTS: Final = 128

@@ -31,8 +31,8 @@ from gateway.parts.local import CannotStart
 from gateway.parts.local.local_model import find_gguf
 from gateway.progress import progress
 from gateway.report import NONE, Report, show, table
-from gateway.tiers.build import build_tiers, endpoints_of
 from gateway.tiers.endpoint import Endpoint
+from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import did_you_mean
 
 _CONNECT_S = 10.0

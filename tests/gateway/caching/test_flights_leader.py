@@ -10,11 +10,9 @@ import pytest
 
 from cache.flights.single_flight import Flight, Landing
 from cache.write import PendingWrite
-from gateway.caching.follower import Follower
-from gateway.caching.leader import Leader
+from gateway.caching.flights import Follower, Leader
 from gateway.errors import OutOfBudget, UpstreamFailed
-from gateway.request.context import Client, RequestContext
-from gateway.request.reply import AnswerEnd, Reply
+from gateway.request.context import AnswerEnd, Client, Reply, RequestContext
 from tests.support.context import streamed_request
 
 CHUNKS = [b'data: {"choices":[{"index":0,"delta":{"content":"%d"}}]}\n\n' % number for number in range(4)]

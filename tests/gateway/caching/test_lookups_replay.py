@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from cache.entry import CacheEntry, Hit
-from gateway.caching.replay import as_new, replay_hit
+from gateway.caching.lookups import as_new, replay_hit
 from gateway.chat.completions import DONE_EVENT
 from gateway.request.context import Client, RequestContext
 from tests.support.context import streamed_request

@@ -8,9 +8,8 @@ import time
 import orjson
 
 from cache.flights.single_flight import AnswerHead, Flight, Landing
-from gateway.caching.follower import Follower
-from gateway.request.context import Client
-from gateway.request.reply import Reply
+from gateway.caching.flights import Follower
+from gateway.request.context import Client, Reply
 from tests.support.context import streamed_request
 from tests.support.wait import eventually
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.tiers.capacity import Baseline, CallLimit, Reserve
+from routing.load.limits import Baseline, CallLimit, Reserve
 
 
 def feed(baseline: Baseline, seconds: float, since: float, lasting: float, tokens_in: int = 100) -> float | None:
