@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mappin
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from cache.response_cache import ResponseCache
 from cache.semantic.verifier import Verifier, shipped_verifier
@@ -278,43 +278,46 @@ async def _call(step: Callable[[], Awaitable[None] | None]) -> None:
         await awaited
 
 
-def lifecycle(steps: Steps) -> Iterator[Managed]:
-    """Yield what a worker starts, in this order, and closes in the reverse one.
+def lifecycle(steps: Steps) -> list[Managed]:
+    """Return what a worker starts, in this order, and closes in the reverse one.
 
     What has connections closes last, as everything else may still use them; before it come the store and what is read
     from it: policies, keys, limits, the cache, and the writer of records. `write_behind` finishes what requests left to
     be done, so it closes before all that this uses, and after the callers that still add to it.
     """
-    for name, endpoint in steps.endpoints.items():
-        yield Managed(f"backend {name}", None, endpoint.aclose)
-    yield Managed("embedder", None, steps.embedder.close)
-    yield Managed("store", partial(_ping, steps.store), steps.store.aclose)
-    yield Managed("policies", steps.policies.start, steps.policies.aclose)
-    yield Managed("keys", steps.authenticator.start, steps.authenticator.aclose)
-    yield Managed("store room", steps.room.start, steps.room.aclose)
-    if steps.limits is not None:
-        yield Managed("limits", steps.limits.start, steps.limits.aclose)
-    watching = _Watching(steps.policies)
-    yield Managed("changes of policies", watching.start, watching.aclose)
-    yield Managed("cache", steps.cache.start, steps.cache.aclose)
-    yield Managed("telemetry", steps.telemetry.start, steps.telemetry.aclose)
-    for observer in steps.observers:
-        yield Managed("observer", observer.start, observer.aclose)
-    if steps.kept_calls is not None:
-        yield Managed("kept calls", steps.kept_calls.start, steps.kept_calls.aclose)
-    for api in steps.client_apis:
-        yield Managed(api.name, api.start, api.aclose)
-    for admission in steps.admissions:
-        yield Managed(admission.name, None, admission.aclose)
-    yield Managed("write-behind", steps.write_behind.start, steps.write_behind.aclose)
-    yield Managed("coalescer", steps.coalescer.start, steps.coalescer.aclose)
-    yield Managed("identities", partial(_start_identities, steps), None)
-    warming = KeepWarm([*steps.endpoints.values()], steps.metrics.warmed, with_fields=with_set_fields)
-    for tasks in ({"key files": _key_files(steps)}, *build_tasks(steps), {"keep-warm": warming}):
-        for name, task in tasks.items():
-            yield Managed(name, task.start, task.aclose)
-    yield Managed("metrics", steps.metrics.start, steps.metrics.stop)
-    yield Managed("gate", steps.gate.start, steps.gate.stop)
+    warming = KeepWarm(steps.endpoints.values(), steps.metrics.warmed, with_fields=with_set_fields)
+    beside = [("key files", _key_files(steps)), *(row for tasks in build_tasks(steps) for row in tasks.items())]
+    return [
+        *(Managed(f"backend {name}", None, endpoint.aclose) for name, endpoint in steps.endpoints.items()),
+        Managed("embedder", None, steps.embedder.close),
+        Managed("store", partial(_ping, steps.store), steps.store.aclose),
+        _whole("policies", steps.policies),
+        _whole("keys", steps.authenticator),
+        _whole("store room", steps.room),
+        *([] if steps.limits is None else [_whole("limits", steps.limits)]),
+        _whole("changes of policies", _Watching(steps.policies)),
+        _whole("cache", steps.cache),
+        _whole("telemetry", steps.telemetry),
+        *(_whole("observer", observer) for observer in steps.observers),
+        *([] if steps.kept_calls is None else [_whole("kept calls", steps.kept_calls)]),
+        *(_whole(api.name, api) for api in steps.client_apis),
+        *(Managed(admission.name, None, admission.aclose) for admission in steps.admissions),
+        _whole("write-behind", steps.write_behind),
+        _whole("coalescer", steps.coalescer),
+        Managed("identities", partial(_start_identities, steps), None),
+        *(_whole(name, task) for name, task in [*beside, ("keep-warm", warming)]),
+        Managed("metrics", steps.metrics.start, steps.metrics.stop),
+        Managed("gate", steps.gate.start, steps.gate.stop),
+    ]
+
+
+class _Started(Protocol):
+    def start(self) -> Awaitable[None] | None: ...
+    def aclose(self) -> Awaitable[None]: ...
+
+
+def _whole(name: str, started: _Started) -> Managed:
+    return Managed(name, started.start, started.aclose)
 
 
 class _Watching:
