@@ -21,7 +21,7 @@ serve one part each, and may change with it.
 
 Declared elsewhere, below what this file imports:
 
-    servers     `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
+    servers     In `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
     identities  The part's `AUTH`, a class below `gateway.config.backends.Auth`, has the keys of `auth` in the config,
                 and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
     http        Its `HTTP`, a class below `gateway.config.backends.Http`, has the keys of a backend's `http`, and makes
@@ -43,13 +43,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cache.text.languages import read_by
-from gateway.parts.standard import missing_for, provider, providers
+from gateway.parts.standard import every, missing_for, one
 
 if TYPE_CHECKING:
     import asyncio
@@ -88,9 +87,6 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.difficulty.model import DifficultyModel
     from routing.embedding.embedder import PublicEncoder
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class LoadedModels(NamedTuple):
@@ -133,39 +129,6 @@ class Core:
     """Makes vectors of questions; its `cosine` compares two texts by meaning, -1..1."""
     verifier: AnswerVerifier | None
     router: Router
-
-
-def one(seam: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Declare a function of a seam that one part provides; without the part, what is declared runs itself."""
-
-    def declare(without: Callable[P, R]) -> Callable[P, R]:
-        @wraps(without)
-        def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            part = provider(seam)
-            function: Callable[P, R] = without if part is None else getattr(part, without.__name__)
-            return function(*args, **kwargs)
-
-        return call
-
-    return declare
-
-
-def every(seam: str) -> Callable[[Callable[P, R]], Callable[P, list[R]]]:
-    """Declare a function of a seam that any number of parts provide: a call returns what each returns."""
-
-    def declare(declared: Callable[P, R]) -> Callable[P, list[R]]:
-        @wraps(declared)
-        def call(*args: P.args, **kwargs: P.kwargs) -> list[R]:
-            return [getattr(part, declared.__name__)(*args, **kwargs) for part in providers(seam)]
-
-        return call
-
-    return declare
-
-
-def is_provided(seam: str) -> bool:
-    """Return whether this installation has the part that provides a seam."""
-    return not missing_for(seam, "")
 
 
 # Who asks, and what for.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.parts.standard import provider
+from gateway.parts.standard import one
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend
@@ -37,16 +37,12 @@ Refused = tuple[Sequence[Any], bool]
 """Fields that can be left out of another try, and whether another model may take what this one refuses."""
 
 
-class ServersPart(Protocol):
-    """The functions of the module that provides `servers`."""
-
-    def new_field_memory(self, backend: str) -> FieldMemory:
-        """Return what remembers the fields that the backend of this name refuses."""
-
-    def adapted(self, backend: Backend, rename: Mapping[str, str], omit: frozenset[str]) -> Backend:
-        """Return a backend that sends fields under another name, or not at all."""
+@one("servers")
+def new_field_memory(backend: str) -> FieldMemory | None:
+    """Return what remembers the fields that the backend of this name refuses."""
 
 
-def servers_part() -> ServersPart | None:
-    """Return what knows the ways of particular servers; None where this installation has no such part."""
-    return cast("ServersPart | None", provider("servers"))
+@one("servers")
+def adapted(backend: Backend, rename: Mapping[str, str], omit: frozenset[str]) -> Backend:
+    """Return a backend that sends fields under another name, or not at all; without, they go out as they came."""
+    return backend

@@ -6,12 +6,15 @@ Plain data, read without importing a part. The core imports none (a contract in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, wraps
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 _PARTS: Final = Path(__file__).parent
 _PACKAGE: Final = __name__.rpartition(".")[0]
@@ -289,6 +292,34 @@ def providers(seam: str) -> list[ModuleType]:
     return [*ours, *(module for module in outside_parts() if seam in module.PROVIDES)]
 
 
+def one(seam: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Declare a function of a seam that one part provides; without the part, what is declared runs itself."""
+
+    def declare(without: Callable[P, R]) -> Callable[P, R]:
+        @wraps(without)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            part = provider(seam)
+            function: Callable[P, R] = without if part is None else getattr(part, without.__name__)
+            return function(*args, **kwargs)
+
+        return call
+
+    return declare
+
+
+def every(seam: str) -> Callable[[Callable[P, R]], Callable[P, list[R]]]:
+    """Declare a function of a seam that any number of parts provide: a call returns what each returns."""
+
+    def declare(declared: Callable[P, R]) -> Callable[P, list[R]]:
+        @wraps(declared)
+        def call(*args: P.args, **kwargs: P.kwargs) -> list[R]:
+            return [getattr(part, declared.__name__)(*args, **kwargs) for part in providers(seam)]
+
+        return call
+
+    return declare
+
+
 def config_modules() -> Iterator[ModuleType]:
     """Import and yield the module `config` of each installed part that has sections of the config.
 
@@ -316,6 +347,11 @@ def lacking_policy_sections() -> dict[str, str]:
     """Return what to tell whoever writes a section of policies whose part is not installed, by its name."""
     lacking = ((name, part) for part in PARTS if not part.installed for name in part.policy_sections)
     return {name: absent(f"the section {name}", part) for name, part in lacking}
+
+
+def is_provided(seam: str) -> bool:
+    """Return whether this installation has the part that provides a seam."""
+    return not missing_for(seam, "")
 
 
 def missing_for(seam: str, what: str) -> str:

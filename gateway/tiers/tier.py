@@ -21,7 +21,7 @@ from gateway.backends.base import Backend, Saturated, Transport
 from gateway.backends.http_backend import Common
 from gateway.backends.quota import Quota
 from gateway.backends.refusals import RefusedKinds
-from gateway.backends.server_forms import FieldMemory, servers_part
+from gateway.backends.server_forms import FieldMemory, adapted, new_field_memory
 from gateway.config.backends import USAGE_OPTION, BackendConfig, TierConfig
 from gateway.config.schema import Deployment
 from gateway.tiers.endpoint import Endpoint, OnRefusal
@@ -298,8 +298,7 @@ def _tier(config: TierConfig, make: Callable[[BackendConfig], Endpoint]) -> Tier
 def _endpoint(
     config: BackendConfig, *, waiting: Counter[str], identity_of: IdentityOf, calls: CallMemory | None
 ) -> Endpoint:
-    quota, servers = Quota(), servers_part()
-    refused = None if servers is None else servers.new_field_memory(config.name)
+    quota, refused = Quota(), new_field_memory(config.name)
     identity = identity_of(config.auth) if config.auth is not None and config.configured else None
     backend = _backend(config, quota, refused, identity, calls)
     return Endpoint(config, backend, waiting=waiting, quota=quota, refused_fields=refused, identity=identity)
@@ -317,9 +316,8 @@ def _backend(
     key = config.key.get_secret_value() if config.key is not None else None
     common = Common(model=config.model, key=key, maker=config.maker(), quota=quota, refused=refused)
     backend = config.make(common, partial(_transport, config, identity), calls)
-    omit, servers = frozenset(config.omit) - {USAGE_OPTION}, servers_part()
-    # Without the part, a model whose facts name such fields is sent them as they are.
-    return backend if servers is None or not (config.rename or omit) else servers.adapted(backend, config.rename, omit)
+    omit = frozenset(config.omit) - {USAGE_OPTION}
+    return adapted(backend, config.rename, omit) if config.rename or omit else backend
 
 
 def _transport(config: BackendConfig, identity: Identity | None, path: str) -> Transport:

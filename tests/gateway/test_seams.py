@@ -4,38 +4,42 @@ from __future__ import annotations
 
 import ast
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from gateway import seams
 from gateway.assembly import build
+from gateway.backends import server_forms
 from gateway.config.launch import Launch
 from gateway.parts.standard import PARTS, providers
 from gateway.steps import Steps
 from tests.support.gateway import CHAT, config, write_deployment
 from tests.support.store import LocalStore
 
-_ELSEWHERE = {"http", "identities", "servers"}
+_ELSEWHERE = {"http", "identities"}
 
 
-def _declared() -> list[tuple[str, str]]:
+def _declared() -> list[tuple[str, Callable[..., Any]]]:
     """Return each function with its seam."""
-    tree = ast.parse(inspect.getsource(seams))
-    functions = [node for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     return [
-        (decorator.args[0].value, function.name)
-        for function in functions
+        (str(decorator.args[0].value), getattr(module, function.name))
+        for module in (seams, server_forms)
+        for function in ast.parse(inspect.getsource(module)).body
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for decorator in function.decorator_list
         if isinstance(decorator, ast.Call) and isinstance(decorator.args[0], ast.Constant)
     ]
 
 
 @pytest.mark.parametrize(("seam", "function"), _declared())
-def test_a_part_has_each_function_as_its_seam_declares_it(seam: str, function: str) -> None:
-    declared = inspect.signature(getattr(seams, function))
+def test_a_part_has_each_function_as_its_seam_declares_it(seam: str, function: Callable[..., Any]) -> None:
+    declared = inspect.signature(function)
     for part in providers(seam):
-        assert list(inspect.signature(getattr(part, function)).parameters) == list(declared.parameters), part
+        has = inspect.signature(getattr(part, function.__name__))
+        assert list(has.parameters) == list(declared.parameters), part
 
 
 def test_every_seam_of_a_part_is_declared() -> None:

@@ -27,7 +27,8 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
-from gateway.seams import is_provided, shown_published
+from gateway.parts.standard import is_provided
+from gateway.seams import shown_published
 from gateway.telemetry import names
 from gateway.telemetry.feedback import ServedHit, served_hit
 

@@ -25,8 +25,9 @@ from gateway.exit_codes import Exit
 from gateway.parts.lint.codes import is_error
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.lint.written import written
+from gateway.parts.standard import is_provided
 from gateway.report import print_json
-from gateway.seams import drift, is_provided, load_pair_scorer
+from gateway.seams import drift, load_pair_scorer
 from gateway.server.descriptors import why_too_few
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
