@@ -16,8 +16,8 @@ from gateway.caller import ANYBODY
 from gateway.chat.completions import wants_usage
 from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, InvalidRequest, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context, policy_of
-from gateway.http.early_head import EarlyHead
 from gateway.http.messages import (
+    EarlyHead,
     explain,
     linger,
     read_body,
@@ -39,7 +39,7 @@ from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
-    from gateway.http.early_head import LivingStream
+    from gateway.http.messages import LivingStream
     from gateway.request.body import ChatBodies
     from gateway.request.context import Header, HeaderStyle, HeldLimits, Reply, RequestContext
     from gateway.steps import Steps
