@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Telemetry
+    from gateway.telemetry.trace import Trace
     from gateway.tiers import Endpoint, Tier
     from policies.errors import ConfigError, Finding
     from policies.loader import PolicySet, PolicySource
@@ -440,6 +441,21 @@ def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
 @one("recorder")
 def build_recorder(artefacts: Mapping[str, str]) -> DecisionEncoder | None:
     """Return what the records of requests say of decisions, by the versions of the artefacts that decide."""
+
+
+@one("reasons")
+def hop_completer() -> Callable[[Trace], None] | None:
+    """Return what adds to the hops of a finished trace what decided them, after the reply, if they are recorded."""
+
+
+@one("reasons")
+def reasons_of(hop: Mapping[str, Any], *, clause: bool = True) -> list[str]:
+    """Return why a hop of a record ended as it did, the decisive reason first; without, its attributes as they are.
+
+    Without `clause` the key of the policy that decided is left out.
+    """
+    words = [f"{name} {value}" for name, value in hop["attributes"].items()]
+    return [*words, f"error {hop['error']}"] if hop["error"] else words
 
 
 # Policies and records.

@@ -204,7 +204,7 @@ def _note_steering(request: RequestContext, hop: Hop, decision: Decision, steeri
 
 
 def _note_difficulty(ledger: Ledger, difficulty: Difficulty) -> None:
-    """Copy into the ledger what the classifier says; `telemetry.hop_details` describes it in the trace."""
+    """Copy into the ledger what the classifier says."""
     ledger.classifier = difficulty.model_version
     if difficulty.in_domain:
         ledger.difficulty, ledger.kind, ledger.quantile = difficulty.score, difficulty.kind, difficulty.quantile

@@ -9,12 +9,14 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
+from rich.console import Console
+from rich.text import Text
 
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
@@ -22,10 +24,13 @@ from gateway.cli.flags import duration, whole
 from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import files_of_store, with_store
 from gateway.exit_codes import Exit
-from gateway.report import console_of_stdout
+from gateway.report import console_of_stdout, printable
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.record import is_record
-from gateway.telemetry.view import draw_list
+from policies.quantities import dollars, milliseconds
+
+Record = Mapping[str, Any]
+"""A record as `telemetry.ledger` encodes it, decoded."""
 
 _PIPED: Final = 160
 """Columns of a list that is not printed to a terminal."""
@@ -34,6 +39,11 @@ _LOOKED_AT: Final = 10_000
 """Most records that are looked at where no time is given."""
 _BLOCK_MS: Final = 1000
 _RETRY_S: Final = 1.0
+_COLUMNS: Final = ("time", "surface", "path", "tier", "status", "ttft", "total", "cost")
+_LEFT_COLUMNS: Final = 4
+_LEAST_WIDTH: Final = 6
+"""To which the columns on the left are cut in a narrow terminal; a cut text ends with `~`."""
+_USUAL_WIDTHS: Final = (8, 12, 14, 8, 6, 8, 8, 10)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,3 +196,55 @@ def _status(text: str) -> range:
         if text.isascii() and text.isdigit():
             return range(int(text), int(text) + 1)
     raise argparse.ArgumentTypeError(f"{text!r} is not a status; write 429, or 5xx for all from 500 to 599")
+
+
+def draw_list(records: Sequence[Record], console: Console, *, goes_on: bool = False) -> None:
+    """Print one row per request, in the order given; in a narrow terminal the id is on a line of its own.
+
+    With `goes_on` the rows belong below those printed before: without a heading, and as wide.
+    """
+    rows = [_cells(record["ledger"], record["started"]) for record in records]
+    widths = [max(len(row[i]) for row in [_COLUMNS, *rows]) for i in range(len(_COLUMNS))]
+    if goes_on:
+        widths = [max(width, least) for width, least in zip(widths, _USUAL_WIDTHS, strict=True)]
+    ids = [printable(record["ledger"]["request_id"]) for record in records]
+    room = sum(widths) + 2 * len(widths) + max(map(len, ids), default=0)
+    narrow = console.is_terminal and room > console.width
+    while (
+        narrow and sum(widths) + 2 * (len(widths) - 1) > console.width and max(widths[1:_LEFT_COLUMNS]) > _LEAST_WIDTH
+    ):
+        widest = max(range(1, _LEFT_COLUMNS), key=widths.__getitem__)
+        widths[widest] -= 1
+    if not goes_on:
+        heading = _line(_COLUMNS, widths)
+        console.print(Text(heading.rstrip() if narrow else f"{heading}request", style="bold"), soft_wrap=True)
+    for record, row, request_id in zip(records, rows, ids, strict=True):
+        line = Text(_line(row, widths), style=status_style(record["ledger"]["status"], ok=""))
+        if narrow:
+            line.rstrip()
+            line.append(f"\n{' ' * (widths[0] + 2)}{request_id}", style="dim")
+        else:
+            line.append(request_id)
+        console.print(line, soft_wrap=True)
+
+
+def _cells(ledger: Record, started: float) -> tuple[str, ...]:
+    return (
+        time.strftime("%H:%M:%S", time.localtime(started)),
+        *(printable(ledger[name]) or "-" for name in ("surface", "path", "tier")),
+        str(ledger["status"]),
+        milliseconds(ledger["ttft_ms"]) if ledger["ttft_ms"] is not None else "-",
+        milliseconds(ledger["total_ms"]),
+        dollars(ledger["cost_usd"]) if not ledger.get("cost_unknown") else "unknown",
+    )
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    cut = [cell if len(cell) <= width else f"{cell[: width - 1]}~" for cell, width in zip(cells, widths, strict=True)]
+    aligned = (f"{cell:{'<' if i < _LEFT_COLUMNS else '>'}{widths[i]}}  " for i, cell in enumerate(cut))
+    return "".join(aligned)
+
+
+def status_style(status: int, ok: str = "bold green") -> str:
+    """Return rich's style of a status; `ok` is that of success."""
+    return ok if status < 400 else "bold yellow" if status < 500 else "bold red"

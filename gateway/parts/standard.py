@@ -109,7 +109,7 @@ PARTS: Final = (
         "fitting to your traffic",
         ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
-        requires=("lint", "measures"),
+        requires=("lint", "measures", "reasons"),
     ),
     StandardPart(
         "console",
@@ -119,7 +119,7 @@ PARTS: Final = (
         ("console",),
         "tierline-console",
         provides=("console",),
-        requires=("lint", "measures", "recorder", "access", "cache_admin"),
+        requires=("lint", "measures", "recorder", "access", "cache_admin", "reasons"),
     ),
     StandardPart(
         "cache_admin",
@@ -200,6 +200,7 @@ PARTS: Final = (
     StandardPart(
         "openapi", "documents of the API", (), provides=("openapi",), paths=("/openapi.json", "/docs", "/docs.css")
     ),
+    StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
     StandardPart("lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",)),

@@ -2,8 +2,8 @@
 
 Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the exporter does not take,
 is dropped and counted in `tierline_telemetry_dropped_total`. What the store does not take is kept for a while
-(`telemetry.record_writer`). The task decides whose hops are recorded (`telemetry.sampling`), adds what decided each
-(`telemetry.hop_details`), and has texts redacted.
+(`telemetry.record_writer`). The task decides whose hops are recorded (`telemetry.sampling`), has added what decided
+each, and has texts redacted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
-from gateway.telemetry import hop_details, names
+from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import DecisionEncoder, ledger_blob
 from gateway.telemetry.record_writer import ChargedAccounts, RecordWriter
@@ -36,6 +36,8 @@ _SLICE: Final = 4
 """Records encoded in one turn of the event loop, in about 0.1 ms: a request that comes meanwhile waits no longer."""
 _INTERVAL_S: Final = 0.05
 _CLOSE_S: Final = 1.5
+MOST_CHARS: Final = 16_384
+"""Characters of a prompt or an answer that are recorded where texts are captured."""
 
 
 class Exporter(Protocol):
@@ -59,6 +61,7 @@ class Telemetry:
         exporter: Exporter | None,
         metrics: Metrics,
         decisions: DecisionEncoder | None = None,
+        complete: Callable[[Trace], None] | None = None,
         log_request: Callable[[Trace, Ledger], None] | None = None,
         sample: float = 1.0,
         redactor: Redactor | None = None,
@@ -67,9 +70,9 @@ class Telemetry:
     ) -> None:
         """Store about the latest `keep` requests; 0 stores none. Without `decisions` they are not recorded.
 
-        `log_request` writes a request's line to the log; it must not block. `sample` is the share of traces whose hops
-        are recorded in any case. Captured texts are stored and exported as `redactor` returns them. `accounts`
-        are those that requests are charged to.
+        `complete` adds to the hops that are recorded what decided each. `log_request` writes a request's line to the
+        log; it must not block. `sample` is the share of traces whose hops are recorded in any case. Captured texts are
+        stored and exported as `redactor` returns them. `accounts` are those that requests are charged to.
         """
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
@@ -86,6 +89,7 @@ class Telemetry:
         self._meter = meter
         self._log_request = log_request
         self._decisions = decisions
+        self._complete = complete
         self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
@@ -194,7 +198,10 @@ class Telemetry:
         ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
         if ledger.kept:
             if self._redactor is None:
-                hop_details.complete(trace)
+                if trace.captures:
+                    _add_texts(trace)
+                if self._complete is not None:
+                    self._complete(trace)
             if self._exporter is not None:
                 self._exporter.export(trace, ledger)
         if self._meter is not None:
@@ -208,7 +215,10 @@ class Telemetry:
         for trace, ledger in batch:
             if kept_for(trace, ledger):
                 try:
-                    hop_details.complete(trace)
+                    if trace.captures:
+                        _add_texts(trace)
+                    if self._complete is not None:
+                        self._complete(trace)
                 except Exception:  # noqa: BLE001  (as in `_pass_on`)
                     self._dropped("uncompleted", trace)
             if trace.captures:
@@ -228,6 +238,14 @@ class Telemetry:
         if reason not in self._logged:
             self._logged.add(reason)
             _log.exception("telemetry: %s, trace %032x (logged once; each is counted)", reason, trace.trace_id)
+
+
+def _add_texts(trace: Trace) -> None:
+    attributes = trace.root.attributes
+    if names.PROMPT in attributes:
+        attributes[names.PROMPT] = attributes[names.PROMPT][:MOST_CHARS]
+    if trace.answer is not None and (answer := trace.answer()):
+        attributes[names.ANSWER] = answer[:MOST_CHARS]
 
 
 class _CapturedText:

@@ -1,7 +1,7 @@
 """Record the trace of one request at low cost: plain slots, and one clock call at each end of a hop.
 
 Nothing is exported, serialised or locked on the request path. After the reply, `telemetry.sink` decides whether the
-hops are kept, has `telemetry.hop_details` work out what decided each of them, and turns the trace into OpenTelemetry
+hops are kept, has worked out what decided each of them, and turns the trace into OpenTelemetry
 spans and into the record that `tierline trace` draws. Making a span of opentelemetry-sdk with eight attributes takes
 18 us; a hop takes about 1 us.
 
@@ -105,7 +105,7 @@ BackendLoad = tuple[int, int, int, Ejected | None]
 class Hop:
     """One traced step. Times are `time.perf_counter_ns()`; `error` is the `error.type` attribute if the step failed.
 
-    `judged` and `load` are kept as they are for `telemetry.hop_details`, which reads them after the reply.
+    `judged` and `load` are kept as they are, for what says after the reply how the hop ended.
     """
 
     __slots__ = ("attributes", "end_ns", "error", "judged", "load", "name", "number", "start_ns")

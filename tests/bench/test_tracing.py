@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.telemetry import hop_details, names
+from gateway.parts.reasons import details
+from gateway.telemetry import names
 from tests.bench.collector import run
 from tests.bench.tracing import OTHERS_READ, on_path, request_trace
 
@@ -18,7 +19,7 @@ async def test_a_request_pays_for_few_attributes(tmp_path: Path) -> None:
     assert len([name for name in on if name not in OTHERS_READ and name not in described]) <= 12
     recorded, sampled_out = on_path(trace, rounds=3, times=50)
     assert recorded.median_us > 0 and sampled_out.median_us < recorded.median_us
-    hop_details.complete(trace)
+    details.complete(trace)
     assert sum(len(hop.attributes) for hop in trace.hops) > len(on) + 40
 
 

@@ -27,8 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gateway.parts.reasons import details
 from gateway.parts.recorder.decisions import DecisionRecorder
-from gateway.telemetry import hop_details, names
+from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of
@@ -191,7 +192,7 @@ def afterwards(trace: Trace, ledger: Ledger, rounds: int, times: int = 100) -> F
                     hop.attributes = dict(attributes)
                 began = time.thread_time_ns()
                 if kept:
-                    hop_details.complete(trace)
+                    details.complete(trace)
                 ledger_blob(trace, ledger, recorder)
                 took += time.thread_time_ns() - began
             spent[kept] = took / times / 1000

@@ -13,8 +13,8 @@ from gateway.parts.console.attempt_races import Race, races_of
 from gateway.parts.console.bar import Bar
 from gateway.parts.console.critical_path import PathSegment, critical_path
 from gateway.parts.console.policy_keys import policy_keys
+from gateway.seams import reasons_of
 from gateway.telemetry import names
-from gateway.telemetry.reasons import explain
 from policies.quantities import milliseconds
 
 Record = Mapping[str, Any]
@@ -187,7 +187,7 @@ def _bars(record: Record) -> list[Bar]:
                 hop["error"],
                 number is not None and number in served,
                 beside,
-                explain(hop, clause=False),
+                reasons_of(hop, clause=False),
                 attributes,
                 queue,
                 # The time to the first token begins with the call, which the queue delays.

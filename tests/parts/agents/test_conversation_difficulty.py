@@ -9,11 +9,11 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.parts.reasons.words import reasons_of
 from gateway.parts.recorder.decision_record import TierFacts, input_of, outcome_of
 from gateway.parts.rollout.live_view import LiveRequest, live_view
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.reasons import explain
 from routing.decide import decide
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore
@@ -55,7 +55,7 @@ async def recorded(app: InProcess, *asked: str) -> dict[str, Any]:
 
 def told(record: dict[str, Any]) -> list[str]:
     [route] = [hop for hop in record["hops"] if hop["name"] == names.ROUTE]
-    return explain(route)
+    return reasons_of(route)
 
 
 async def tier_of(app: InProcess, *asked: str, **more: Any) -> str:

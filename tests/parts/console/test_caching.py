@@ -26,8 +26,8 @@ from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.groups import LEAST_LABELS
 from gateway.parts.hit_audits.observations import Label
 from gateway.parts.hit_audits.published import PUBLISHED
+from gateway.parts.reasons.details import complete
 from gateway.telemetry import feedback, names
-from gateway.telemetry.hop_details import complete
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob
 from gateway.telemetry.trace import Trace

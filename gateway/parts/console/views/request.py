@@ -30,7 +30,7 @@ from gateway.parts.recorder.decision_record import unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.feedback import served_hit
-from gateway.telemetry.hop_details import MOST_CHARS
+from gateway.telemetry.sink import MOST_CHARS
 from gateway.telemetry.trace import recorded_between
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy

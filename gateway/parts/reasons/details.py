@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.telemetry import names
 from gateway.telemetry.ledger import NEVER
+from gateway.telemetry.sink import MOST_CHARS
 from policies.expression import OTHERWISE, Expression, parts
 from policies.quantities import milliseconds
 from routing.confidence.judge import clause_of_verdict
@@ -35,8 +36,6 @@ _LOWEST: Final = 5
 _MOST_CALLS: Final = 16
 _MOST_NAME: Final = 128
 """Calls of a rejected answer, and characters of the names of their tools, that are recorded."""
-MOST_CHARS: Final = 16_384
-"""Characters of a prompt or an answer that are recorded where texts are captured."""
 _GUARD: Final = "guard: "
 _UNKNOWN: Final = -1.0
 _LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
@@ -53,8 +52,6 @@ def complete(trace: Trace) -> None:
         root.attributes[names.DEADLINE] = root.attributes[names.BUDGET_LEFT]
     if trace.ttft_s is not None:
         root.attributes[names.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
-    if trace.captures:
-        _add_texts(trace)
     for hop in trace.hops:
         if hop.name == names.ATTEMPT:
             _complete_attempt(trace, hop, made)
@@ -68,14 +65,6 @@ def complete(trace: Trace) -> None:
             continue
         if policy is not None and names.CLAUSE in hop.attributes:
             hop.attributes[names.CLAUSE_LINE] = policy.lines[hop.attributes[names.CLAUSE]]
-
-
-def _add_texts(trace: Trace) -> None:
-    attributes = trace.root.attributes
-    if names.PROMPT in attributes:
-        attributes[names.PROMPT] = attributes[names.PROMPT][:MOST_CHARS]
-    if trace.answer is not None and (answer := trace.answer()):
-        attributes[names.ANSWER] = answer[:MOST_CHARS]
 
 
 # The decision.

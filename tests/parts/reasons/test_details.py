@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from pathlib import Path
 from typing import Any
@@ -10,57 +9,23 @@ from typing import Any
 import pytest
 
 from gateway.parts.console.facts import hop_facts
+from gateway.parts.reasons.words import reasons_of
 from gateway.telemetry import names
-from gateway.telemetry.reasons import explain
 from policies.model import Rules
 from routing.confidence.judge import clause_of_verdict
-from tests.support.app import InProcess, in_process
-from tests.support.ask import record_of
+from tests.gateway.telemetry.conftest import server
+from tests.gateway.telemetry.test_recorded import POLICY, app_of, hops, let_answer, recorded
+from tests.support.app import in_process
 from tests.support.store import LocalStore
 from tests.support.upstream import Reply, ToolCall, Upstream
 
-POLICY = """
-surface: chat
-slo: {deadline: 20s, ttft: {p99: 5s}}
-holdout: 0%
-tiers: [local, hosted]
-route:
-  classifier: none
-  start: {local: tokens_in < 500 and not has_tools, hosted: otherwise}
-escalate:
-  when: {uncalibrated_below: 0.5, refusal: true}
-  stream: {hold_tokens: 4, hold_max: 5s}
-cache:
-  exact: {ttl: 1h}
-"""
-DOUBTFUL = Reply(tokens=("My", " card", " is", " 4111"), logprob=(-0.1, -0.2, -0.3, -6.0))
-CALLER = {"traceparent": f"00-{0xABC:032x}-{0xDEF:016x}-01", "tracestate": "acme=1,other=2"}
-
-
-async def recorded(app: InProcess, reply: Any) -> dict[str, Any]:
-    """The record of a reply, once it is stored."""
-    return await record_of(app.steps.store, reply.headers["x-request-id"])
-
-
-def hops(record: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    """The attributes of the hops of this name."""
-    return [hop["attributes"] for hop in record["hops"] if hop["name"] == name]
-
-
-def _app(folder: Path, local: Upstream, server: LocalStore, **telemetry: Any) -> Any:
-    settings = {"telemetry": telemetry} if telemetry else {}
-    return in_process(folder, local.url, local.url, store_url=server.url, policies={"chat": POLICY}, settings=settings)
-
-
-def _answers(upstream: Upstream) -> None:
-    upstream.on(lambda request: request.body["model"] == "small").reply(DOUBTFUL)
-    upstream.on(lambda request: request.body["model"] == "large").reply(Reply(text="The large model knows."))
+__all__ = ["server"]
 
 
 async def test_each_hop_names_the_key_that_decided_it(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
     """With its place in the file, the values that the rule read, the tokens in doubt, and what else there was."""
-    _answers(upstream)
-    async with _app(tmp_path, upstream, server) as app:
+    let_answer(upstream)
+    async with app_of(tmp_path, upstream, server) as app:
         reply = await app.ask("What is it?", stream=True)
         assert reply.headers["x-tierline-path"] == "escalated"
         record = await recorded(app, reply)
@@ -94,71 +59,17 @@ async def test_texts_are_captured_and_redacted_where_the_config_says_so(
     tmp_path: Path, upstream: Upstream, server: LocalStore
 ) -> None:
     """Prompt, answer and tokens; a number that is spread over tokens takes all their texts with it."""
-    _answers(upstream)
-    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=[r"4111 1111", "knows"]) as app:
+    let_answer(upstream)
+    async with app_of(tmp_path, upstream, server, prompts=["chat"], redact=[r"4111 1111", "knows"]) as app:
         record = await recorded(app, await app.ask("Is 4111 1111 my card?", stream=True))
         (request,), (first, _) = hops(record, "request"), hops(record, "attempt")
         assert request[names.PROMPT] == "Is [redacted] my card?"
         assert request[names.ANSWER] == "The large model [redacted]."
         assert first[names.PREFIX_TOKENS] == ["My", " card", " is", " 4111"]
         assert first[names.LOWEST_TOKENS][0] == " 4111"
-    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
+    async with app_of(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
         (first, _) = hops(await recorded(app, await app.ask("Once more?", stream=True)), "attempt")
         assert names.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_every_path_has_its_answer(tmp_path: Path, upstream: Upstream, server: LocalStore, stream: bool) -> None:
-    """Direct, from the cache, and shared with an identical request at the same time, which it is not asked for."""
-    upstream.default = Reply(text="My card is blue.", before_headers_s=0.2)
-    seen: dict[str, int] = {}
-    question = f"Which card, and is it streamed: {stream}?"
-    async with _app(tmp_path, upstream, server, prompts=["chat"], redact=["blue"]) as app:
-        replies = await asyncio.gather(*(app.ask(question, stream=stream) for _ in range(2)))
-        replies.append(await app.ask(question, stream=stream))
-        for reply in replies:
-            record = await recorded(app, reply)
-            path = "shared" if hops(record, "cache.follow") else record["ledger"]["path"]
-            seen[path] = seen.get(path, 0) + 1
-            assert hops(record, "request")[0][names.ANSWER] == "My card is [redacted].", path
-    assert seen == {"direct": 1, "shared": 1, "cache-exact": 1}
-
-
-async def test_a_hook_that_raises_keeps_no_text(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
-    """The record is there, and nothing of the texts; another surface than those listed has none anyhow."""
-    async with _app(tmp_path, upstream, server, prompts=True, redact_with="json:loads") as app:
-        record = await recorded(app, await app.ask("not JSON"))
-        assert not any(name in hop["attributes"] for hop in record["hops"] for name in names.TEXTS)
-        assert b'reason="redaction_failed"} 1' in app.steps.metrics.render()
-    async with _app(tmp_path, upstream, server, prompts=["voice"]) as app:
-        record = await recorded(app, await app.ask("of chat"))
-        assert names.PROMPT not in hops(record, "request")[0]
-
-
-async def test_what_sampling_leaves_out(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
-    """A plain request keeps its ledger and decision without hops, a hit its lookup; an escalation keeps all."""
-    async with _app(tmp_path, upstream, server, sample="0%") as app:
-        plain = await recorded(app, await app.ask("plain"))
-        assert (plain["hops"], plain["ledger"]["kept"], plain["decide"]["out"][0]) == ([], "", ["local", "hosted"])
-        await app.kept("plain")
-        hit = await recorded(app, await app.ask("plain"))
-        assert [hop["name"] for hop in hit["hops"]] == ["cache.exact"] and names.CACHE_ENTRY in hops(
-            hit, "cache.exact"
-        )[0]
-        _answers(upstream)
-        escalated = await recorded(app, await app.ask("hard", stream=True))
-        assert escalated["ledger"]["kept"] == "escalated" and len(hops(escalated, "attempt")) == 2
-
-
-async def test_the_callers_trace_goes_on(tmp_path: Path, upstream: Upstream, server: LocalStore) -> None:
-    """A backend gets the trace id, our span, the client's sampled flag and its tracestate as it came."""
-    async with _app(tmp_path, upstream, server, sample="0%") as app:
-        await app.ask("one", headers=CALLER)
-        await app.ask("two")
-    first, second = (request.headers for request in upstream.requests if request.path.endswith("completions"))
-    assert first["traceparent"].split("-")[1] == f"{0xABC:032x}" and first["traceparent"].endswith("-01")
-    assert first["tracestate"] == "acme=1,other=2"
-    assert second["traceparent"].endswith("-00") and "tracestate" not in second
 
 
 @pytest.mark.parametrize(
@@ -204,7 +115,7 @@ async def test_the_calls_of_a_rejected_draft_are_recorded(
         assert first[names.CLAUSE] == "escalate.when.invalid"
         called = 'search_web({"card":"[redacted]"})' if captured else "search_web"
         assert first.get(names.CALL_ARGUMENTS) == (called if captured else None)
-        told = explain({"name": names.ATTEMPT, "attributes": first, "error": None})
+        told = reasons_of({"name": names.ATTEMPT, "attributes": first, "error": None})
         assert f"called {called}" in told
         facts = {fact.label: fact for fact in hop_facts(first)}
         assert facts["called"].value == called

@@ -33,7 +33,7 @@ _FOLLOWED: Final = {
 }
 
 
-def explain(hop: Mapping[str, Any], *, clause: bool = True) -> list[str]:
+def reasons_of(hop: Mapping[str, Any], *, clause: bool = True) -> list[str]:
     """Return the reasons of one hop of a record (see `telemetry.ledger`) as short phrases, the decisive one first.
 
     Without `clause` the key of the policy that decided is left out.
