@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -45,6 +45,7 @@ from gateway.seams import (
     build_flights,
     build_hit_bound,
     build_limits,
+    build_metrics,
     build_observers,
     build_recorder,
     build_successor,
@@ -58,12 +59,9 @@ from gateway.seams import (
     spans,
 )
 from gateway.steps import Steps
-from gateway.telemetry.logs import dropped_lines, log_request
-from gateway.telemetry.metrics import BackendState, Metrics
+from gateway.telemetry.logs import log_request
 from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry
-from gateway.tiers import Tier
-from gateway.tiers.endpoint import OnRefusal
 from gateway.tiers.keep_warm import KeepWarm
 from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import ConfigError
@@ -87,17 +85,16 @@ def build(
     steps.deployment, steps.started_at = deployment, int(time.time())
     steps.secret = os.environ.get(SECRET_ENV, "").encode()
     steps.store = store or _store(deployment)
-    steps.metrics = metrics = Metrics()
+    steps.metrics = build_metrics()
     steps.models = models = _models(deployment)
     classifiers = Classifiers(models.classifier, models.embedder)
     steps.policies = _policies(steps, replace(source, check_classifier=classifiers.load))
     steps.kept_calls = build_call_memory(steps)
-    steps.tiers = tiers = build_tiers(deployment, _refusals_told(metrics), steps.kept_calls)
+    steps.tiers = tiers = build_tiers(deployment, _log_refusal, steps.kept_calls)
     steps.endpoints = endpoints_of(tiers)
     steps.room = StoreRoom(steps.store, deployment, lambda: steps.policies.current)
     steps.quotas = steps.room.quotas
     steps.cache = _cache(steps)
-    _watch(steps)
     steps.limits = build_limits(steps)
     steps.telemetry = _telemetry(steps)
     conversations = build_conversation_advisor(steps)
@@ -156,22 +153,17 @@ def _policies(core: Core, source: PolicySource) -> Policies:
     return follow(core, source, reloaded, refused, noted)
 
 
-def _refusals_told(metrics: Metrics) -> OnRefusal:
-    """Return a callback that logs and counts whether a backend refuses our key or account, or lacks its model."""
-
-    def told(config: BackendConfig, reason: str, own: bool) -> None:
-        metrics.backend_refuses(config.name, bool(reason))
-        if own and reason:
-            log.error(
-                "backend %s is %s. Its model is %s at %s, its key comes from %s. Other backends answer in its place "
-                "where there are any; it is tried again every 30 s.",
-                config.name, reason, config.model, config.base_url,
-                config.key_env or config.key_file or "nowhere: set its key_env",
-            )  # fmt: skip
-        elif own:
-            log.warning("backend %s answers again", config.name)
-
-    return told
+def _log_refusal(config: BackendConfig, reason: str, own: bool) -> None:
+    """Log that a backend refuses our key or account, or lacks its model, or that it answers again."""
+    if own and reason:
+        log.error(
+            "backend %s is %s. Its model is %s at %s, its key comes from %s. Other backends answer in its place "
+            "where there are any; it is tried again every 30 s.",
+            config.name, reason, config.model, config.base_url,
+            config.key_env or config.key_file or "nowhere: set its key_env",
+        )  # fmt: skip
+    elif own:
+        log.warning("backend %s answers again", config.name)
 
 
 def _cache(core: Core) -> ResponseCache:
@@ -191,30 +183,6 @@ def _cache(core: Core) -> ResponseCache:
         teams=core.deployment.team_of,
         largest=core.deployment.cache.largest,
     )
-
-
-def _watch(steps: Steps) -> None:
-    """Have the metrics ask for what others know."""
-    metrics = steps.metrics
-    for name, endpoint in steps.endpoints.items():
-        if endpoint.config.retires is not None:
-            metrics.backend_retires(name, endpoint.config.retires)
-    metrics.watch_log(dropped_lines)
-    metrics.watch_evictions(steps.room.evicted)
-    metrics.watch_policies(steps.policies)
-    metrics.watch_backends(partial(_states, steps.tiers))
-
-
-def _states(tiers: Mapping[str, Tier]) -> Iterator[BackendState]:
-    """Return what the metrics show of each backend."""
-    for tier in tiers.values():
-        for endpoint in tier.endpoints:
-            is_open = endpoint.breaker.state(endpoint.now()) == "open"
-            name, queued = endpoint.config.name, endpoint.queue.size
-            left = {
-                unit: most[0] / most[1] for unit, most in endpoint.quota.headroom(endpoint.now()).items() if most[1]
-            }
-            yield BackendState(tier.name, name, is_open, endpoint.in_flight, queued, endpoint.capacity, left)
 
 
 def _telemetry(core: Core) -> Telemetry:
@@ -308,7 +276,7 @@ def lifecycle(steps: Steps) -> list[Managed]:
         _whole("coalescer", steps.coalescer),
         Managed("identities", partial(_start_identities, steps), None),
         *(_whole(name, task) for name, task in [*beside, ("keep-warm", warming)]),
-        Managed("metrics", steps.metrics.start, steps.metrics.stop),
+        Managed("metrics", partial(steps.metrics.start, steps), steps.metrics.stop),
         Managed("gate", steps.gate.start, steps.gate.stop),
     ]
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from cache.flights.shared_flights import SharedFlights
     from cache.response_cache import ResponseCache
@@ -424,6 +425,29 @@ class WorkerTask(Protocol):
 @every("tasks")
 def build_tasks(core: Core) -> Mapping[str, WorkerTask]:
     """Return what runs in a worker beside requests by its name, in the order in which it starts."""
+
+
+@one("metrics")
+def build_metrics() -> Metrics:
+    """Return what counts a worker's requests and events; without, nothing is counted."""
+    from gateway.telemetry.metrics import Metrics
+
+    return Metrics()
+
+
+@one("metrics")
+def metrics_routes() -> Sequence[Route]:
+    """Return the routes of what was counted; `app.state.steps` are the worker's."""
+    return ()
+
+
+@one("metrics")
+def shared_metrics(workers: int) -> AbstractContextManager[Callable[[int], None]]:
+    """Return what lets several workers count together, and is told the process id of each that ended by itself.
+
+    Entering it raises CannotServe.
+    """
+    return nullcontext(lambda _: None)
 
 
 @one("otlp")

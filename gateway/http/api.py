@@ -37,7 +37,7 @@ def public_api(steps: Steps) -> FastAPI:
     of_apis = [api.routes() for api in steps.client_apis]
     of_parts = chain.from_iterable(public_routers())
     routers = [*(router for routers, _ in of_apis for router in routers), models.router, *of_parts]
-    probes = [Described("GET", route.path) for route in health.ROUTES]
+    probes = [Described("GET", route.path) for route in health.probes()]
     chat = [Described("POST", path) for path in sorted(CHAT, reverse=True)]
     beside = [*chat, *(route for _, routes in of_apis for route in routes), *probes]
     keyed = not steps.deployment.keyless

@@ -96,7 +96,6 @@ class BaseExchange:
         """Answer the request, and leave the rest to `write_behind`, whatever happens."""
         steps = self.steps
         steps.gate.in_hand += 1
-        steps.metrics.open_requests += 1
         try:
             self.reply = reply = await self.answer()
             if reply is not None:
@@ -116,7 +115,6 @@ class BaseExchange:
             log.exception("request %s met a bug", self.ledger.request_id)
             await self.fail(InternalError())
         finally:
-            steps.metrics.open_requests -= 1
             steps.gate.in_hand -= 1
             self.close()
             steps.write_behind.finish(self.trace, self.ledger, self.reply, self.hold)

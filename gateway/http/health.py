@@ -1,23 +1,21 @@
-"""Serve `/healthz` (alive), `/readyz` (ready, and what is degraded) and `/metrics` (Prometheus); none calls a model.
+"""Serve `/healthz` (alive) and `/readyz` (ready, and what is degraded); neither calls a model.
 
 Whoever watches a gateway asks these every second, so they are served without FastAPI, which stays unloaded.
 """
 
 from __future__ import annotations
 
-import asyncio
 import math
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 
 from gateway.config.backends import retirement
-from gateway.errors import Unauthorized
 from gateway.parts.standard import part_missing_for_path
 from gateway.request.options import known_headers
-from gateway.telemetry.metrics import CONTENT_TYPE
+from gateway.seams import metrics_routes
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
@@ -60,28 +58,10 @@ async def readyz(request: Request) -> JSONResponse:
     return JSONResponse(report, status_code=status_code)
 
 
-async def metrics(request: Request) -> Response:
-    """Return the Prometheus text for all workers. Raises Unauthorized without the admin key where it is needed."""
-    steps: Steps = request.app.state.steps
-    if not await steps.authenticator.is_operator(known_headers(request.scope["headers"])):
-        raise Unauthorized(
-            "Metrics cover all tenants. Send the admin's key (the config's `admin`), or a token of who has a role, as "
-            "'Authorization: Bearer KEY', or set access.public_metrics in the config."
-        )
-    parts: list[bytes] = []
-    for part in steps.metrics.render_slices():
-        parts.append(part)
-        await asyncio.sleep(0)  # thousands of lines: requests under way go on meanwhile
-    return Response(b"".join(parts), media_type=CONTENT_TYPE)
-
-
-ROUTES: Final = (
-    Route("/", root),
-    Route("/healthz", healthz),
-    Route("/health", healthz),
-    Route("/readyz", readyz),
-    Route("/metrics", metrics),
-)
+def probes() -> list[Route]:
+    """Return the routes for whoever watches the gateway."""
+    answered = {"/": root, "/healthz": healthz, "/health": healthz, "/readyz": readyz}
+    return [*(Route(path, endpoint) for path, endpoint in answered.items()), *metrics_routes()]
 
 
 def readiness(steps: Steps) -> dict[str, Any]:

@@ -127,6 +127,7 @@ PARTS: Final = (
         ("cache",),
         provides=("admin_routers", "cache_admin", "tasks"),
     ),
+    StandardPart("metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",)),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
         "hit_audits",

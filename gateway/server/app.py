@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Route
 
 from gateway.assembly import running
 from gateway.errors import ApiError
@@ -42,7 +43,6 @@ class App:
         """Serve these steps; `config` is the file that they were built from, whose changes the audit trail has."""
         self._steps = steps
         self._config = config and config.resolve()
-        steps.metrics.watch_gate(lambda: (steps.gate.lag_s, steps.gate.memory, steps.gate.waiting))
         self._chat = ChatCompletions(steps)
         served = [api.serve(steps) for api in steps.client_apis]
         self._posts = {path: endpoint for paths in served for path, endpoint in paths.posts.items()}
@@ -51,7 +51,8 @@ class App:
         protocols = [paths.socket_protocol for paths in served if paths.socket_protocol is not None]
         self._socket_protocol = next(iter(protocols), None)
         self._sockets = {path: endpoint for paths in served for path, endpoint in paths.sockets.items()}
-        self._rest = _probes(steps, LazyApp(lambda: _built(steps)))
+        self._probes = health.probes()
+        self._rest = _watched(steps, self._probes, LazyApp(lambda: _built(steps)))
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
@@ -110,7 +111,7 @@ class App:
             first_bytes=steps.metrics.first_bytes,
             sockets=frozenset(map(str.encode, self._sockets)),
             socket_protocol=self._socket_protocol,
-            probes=frozenset(route.path.encode() for route in health.ROUTES),
+            probes=frozenset(route.path.encode() for route in self._probes),
             admin_port=self._admin_port,
         )
         await receive()
@@ -149,13 +150,11 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
     )
 
 
-def _probes(steps: Steps, cold: LazyApp) -> Starlette:
+def _watched(steps: Steps, probes: Sequence[Route], cold: LazyApp) -> Starlette:
     """Return the application that answers who watches the gateway, and gives all other requests to `cold`."""
-    served = [(method, route.path) for route in health.ROUTES for method in sorted(route.methods or ())]
+    served = [(method, route.path) for route in probes for method in sorted(route.methods or ())]
     replies = ErrorReplies(served).reply
-    api = Starlette(
-        routes=health.ROUTES, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), replies)
-    )
+    api = Starlette(routes=probes, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), replies))
     api.router.redirect_slashes = False
     api.router.default = cold
     api.state.steps = steps

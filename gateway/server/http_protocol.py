@@ -23,7 +23,7 @@ from gateway.errors import envelope
 from gateway.http.messages import request_id_of
 from gateway.server.connection_limits import PROGRESS, SLOW_S, ConnectionLimits
 from gateway.server.descriptors import few_left
-from gateway.telemetry.metric_set import FIRST_BYTE_BUCKETS, untimed
+from gateway.telemetry.metrics import FIRST_BYTE_BUCKETS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,8 +47,6 @@ _CONTROLS: Final = bytes({*range(32), 127} - {*b"\t\r\n"})
 _RECEIVED: Final = Struct("52x I")
 """Linux' struct tcp_info up to tcpi_last_data_recv: milliseconds since the last data came, read or not, in steps of
 1 to 10 ms; since the connection was made, if none came."""
-_UNTIMED: Final = untimed(), untimed()
-"""Takes the times to the first byte of a server that has no metrics."""
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
@@ -76,8 +74,8 @@ class ReplyCycle(RequestResponseCycle):
     _when_gone: Callable[[], None] | None = None
     arrived = 0.0
     """When the head of the request had arrived, by `time.monotonic`."""
-    first_bytes = _UNTIMED[0]
-    """Takes the time from `arrived` to the reply: see `telemetry.metric_set.untimed`."""
+    first_bytes: list[float] | None = None
+    """Takes the time from `arrived` to the reply, where it is counted: see `telemetry.metrics`."""
     until_close = False
     """Whether the end of the connection is the end of the body, as HTTP/1.0 has it for a body of unknown length."""
     opaque = False
@@ -189,9 +187,10 @@ class ReplyCycle(RequestResponseCycle):
             self.response_started = False
             raise RuntimeError("a header with control characters")
         self._head = STATUS_LINE[status] + lines + b"\r\n\r\n"
-        took_s = monotonic() - self.arrived
-        self.first_bytes[bisect_left(FIRST_BYTE_BUCKETS, took_s)] += 1
-        self.first_bytes[-1] += took_s
+        if self.first_bytes is not None:
+            took_s = monotonic() - self.arrived
+            self.first_bytes[bisect_left(FIRST_BYTE_BUCKETS, took_s)] += 1
+            self.first_bytes[-1] += took_s
 
 
 # uvicorn makes its cycles by this module global, so it is replaced.
@@ -210,7 +209,8 @@ class HttpProtocol(HttpToolsProtocol):
         self._gate: LoadShedder = self.app_state["gate"]
         self._connections: ConnectionLimits = self.app_state["connections"]
         self._admin_port: int | None = self.app_state.get("admin_port")
-        self._first_bytes, self._later_first_bytes = self.app_state.get("first_bytes", _UNTIMED)
+        times: tuple[list[float] | None, ...] = self.app_state.get("first_bytes") or (None, None)
+        self._first_bytes, self._later_first_bytes = times
         self._sockets: frozenset[bytes] = self.app_state.get("sockets", frozenset())
         """Paths that a WebSocket may be opened at."""
         self._probes: frozenset[bytes] = self.app_state.get("probes", frozenset())
@@ -398,13 +398,14 @@ class HttpProtocol(HttpToolsProtocol):
         if cycle is before:  # a WebSocket is opened
             return
         cycle.first_bytes, self._first_bytes = self._first_bytes, self._later_first_bytes
-        cycle.arrived = monotonic()
-        if self.connection is not None:
-            try:
-                info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
-                cycle.arrived -= _RECEIVED.unpack(info)[0] / 1000
-            except OSError:  # closed
-                pass
+        if cycle.first_bytes is not None:
+            cycle.arrived = monotonic()
+            if self.connection is not None:
+                try:
+                    info = self.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _RECEIVED.size)
+                    cycle.arrived -= _RECEIVED.unpack(info)[0] / 1000
+                except OSError:  # closed
+                    pass
         if not self._gate.keeps_alive or self.kept_back:
             cycle.keep_alive = False
 

@@ -25,8 +25,7 @@ import os
 import signal
 import socket
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
@@ -39,13 +38,13 @@ from gateway.assembly import build
 from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
 from gateway.request.load_shedding import room_for_bodies
+from gateway.seams import shared_metrics
 from gateway.server.app import App
 from gateway.server.descriptors import fitted_limits, raise_limit
 from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import BACKLOG, Listener, listen
 from gateway.server.worker import Worker
 from gateway.telemetry.logs import configure_logging
-from gateway.telemetry.metrics import METRICS_FOLDER, WorkerMetrics
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
 from routing.embedding.embedder import EmbedderUnavailable
@@ -146,9 +145,9 @@ def serve(launch: Launch, deployment: Deployment) -> int:
     _configure_logging(deployment)
     raise_limit(deployment)
     listening = listen(*deployment.addresses)
-    with _metrics_folder(launch.workers):
+    with shared_metrics(launch.workers) as lost:
         if launch.workers > 1:
-            return _serve_by_workers(launch, deployment, listening)
+            return _serve_by_workers(launch, deployment, listening, lost)
         return _serve_here(built(launch, deployment), launch.config_file, listening)
 
 
@@ -165,7 +164,9 @@ def server_of(steps: Steps, config: Path | None = None) -> Server:
     return Server(_config(App(steps, config), steps.deployment.limits))
 
 
-def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[socket.socket]) -> int:
+def _serve_by_workers(
+    launch: Launch, deployment: Deployment, listening: list[socket.socket], lost: Callable[[int], None]
+) -> int:
     os.environ[_LAUNCH] = launch.to_text()
     config = _config(
         f"{__name__}:worker",
@@ -174,7 +175,7 @@ def _serve_by_workers(launch: Launch, deployment: Deployment, listening: list[so
         workers=launch.workers,
         timeout_worker_healthcheck=_UNANSWERED_S,
     )
-    workers = _Workers(config, sockets=listening)
+    workers = _Workers(config, listening, lost)
     workers.run()
     if any(process.exitcode == STARTUP_FAILURE for process in workers.processes):
         return Exit.NOT_DONE
@@ -186,13 +187,13 @@ multiprocess.Process = Worker  # type: ignore[misc]
 
 
 class _Workers(multiprocess.Multiprocess):
-    """Supervise uvicorn's worker processes, and note in the metrics which of them ended by themselves."""
+    """Supervise uvicorn's worker processes, and tell `lost` the ids of those that ended by themselves."""
 
-    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket]) -> None:
+    def __init__(self, config: uvicorn.Config, sockets: list[socket.socket], lost: Callable[[int], None]) -> None:
         super().__init__(config, sockets)
         self.forced = False
         self._stops = 0
-        self._metrics = WorkerMetrics(config.workers)
+        self._lost = lost
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._on_stop)
 
@@ -210,33 +211,7 @@ class _Workers(multiprocess.Multiprocess):
         super().keep_subprocess_alive()
         for pid in before - {process.pid for process in self.processes}:
             if pid is not None:
-                self._metrics.lost(pid)
-
-
-@contextlib.contextmanager
-def _metrics_folder(workers: int) -> Iterator[None]:
-    """Provide the folder through which several workers' metrics are summed: the configured one, else a temporary one.
-
-    A configured folder is emptied first: files of earlier processes would be reported as if those still ran.
-    """
-    if named := os.environ.get(METRICS_FOLDER):
-        _empty(Path(named))
-        yield
-    elif workers == 1:
-        yield
-    else:
-        with tempfile.TemporaryDirectory(prefix="tierline-metrics-") as folder:
-            os.environ[METRICS_FOLDER] = folder
-            yield
-
-
-def _empty(folder: Path) -> None:
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in folder.glob("*.db"):  # other files in the folder are not metrics
-            file.unlink(missing_ok=True)
-    except OSError as error:
-        raise CannotServe(f"cannot share metrics through {folder} ({METRICS_FOLDER}): {error.strerror}") from None
+                self._lost(pid)
 
 
 def worker() -> App:

@@ -1,612 +1,66 @@
-"""Count requests in Prometheus metrics with prometheus-client, and render the text of `/metrics`.
-
-Each finished request is counted by one call, `observe(trace, ledger)`, after its reply. To keep that cheap, counters
-are summed in a plain dict and passed to prometheus-client by `flush()`, which telemetry's background task calls every
-few tens of milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with
-several workers. Series are looked up once per combination of labels and cached, because `labels()` costs 0.9 us. Gauges
-are read from where the state is (`watch_...`) every five seconds and whenever the text is rendered.
-
-A metric has at most `MOST[type]` series in one process; what comes after has the value `other` in every label.
-
-With several workers, the server sets PROMETHEUS_MULTIPROC_DIR before they start (unless it is set), empties that
-folder, and calls `worker_died` for each worker that ends. Every worker writes its values to files there, and `render()`
-in any worker returns the values of all.
-"""
+"""Count nothing: stand in for the part that counts requests, where it is not installed."""
 
 from __future__ import annotations
 
-import asyncio
-import os
-import zlib
-from bisect import bisect_left, bisect_right
-from collections import Counter as Counts
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime
-from functools import partial
-from math import nan
-from operator import attrgetter
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
-
-from prometheus_client import (
-    CONTENT_TYPE_PLAIN_0_0_4,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.multiprocess import mark_process_dead
-from prometheus_client.values import MultiProcessValue
-
-from gateway.telemetry import names
-from gateway.telemetry.exposition import Metric, OwnText, SharedText
-from gateway.telemetry.ledger import HELD, PLAYGROUND, answered, is_beside, no_answer
-from gateway.telemetry.metric_set import (
-    CONFIGURED,
-    LENGTH_NAMES,
-    LENGTHS,
-    LOST,
-    MOST,
-    OTHER,
-    Joined,
-    MetricSet,
-    untimed,
-)
-from gateway.version import version
-from routing.cascade import REJECTED
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
-    from cache.store.base import StoreState
-    from gateway.config.policy_reload import Policies
+    from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
-    from gateway.telemetry.trace import Hop, Trace
-    from policies.loader import PolicySet
+    from gateway.telemetry.trace import Trace
 
-CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
-
-TARGETS: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "deadline": 0.999, "goodput": 0.99}
-"""Share of requests that should meet an objective, by the end of its name."""
-GOODPUT: Final = "goodput"
-_GROUPS: Final = {None: "undrawn", False: "routed", True: "held_out"}
-"""Values of the label `group`, by `Ledger.holdout`."""
-
-# A request's metrics, and the fields of its ledger that they are made of: milliseconds, and amounts, of which those
-# above 0 are added. prometheus-client raises for a negative amount, and a backend may report one.
-_TIMES: Final = (
-    ("duration", "total_ms"), ("overhead", "overhead_ms"), ("ttft", "ttft_ms"), ("tpot", "tpot_ms"), ("gap", "gap_ms"),
-)  # fmt: skip
-_AMOUNTS: Final = ("wasted_usd", "counterfactual_usd")
-_times_of: Final = attrgetter(*(field for _, field in _TIMES))
-_amounts_of: Final = attrgetter(*_AMOUNTS)
-
-# By hop name, the counter of the hop, and the attributes that become its labels, after the surface.
-_COUNTED: Final = {
-    names.CACHE_EXACT: ("lookups", (names.CACHE_OUTCOME, names.CACHE_REASON)),
-    names.CACHE_SEMANTIC: ("lookups", (names.CACHE_OUTCOME, names.CACHE_REASON)),
-    names.CACHE_FOLLOW: ("coalesced", (names.CACHE_OUTCOME,)),
-    names.CACHE_WRITE: ("writes", (names.CACHE_OUTCOME, names.CACHE_REASON)),
-    names.BUDGET_WAIT: ("steered", (names.OUTCOME,)),
-    names.ATTEMPT: ("attempts", (names.TIER, names.BACKEND, names.OUTCOME)),
-}
-_MARKS: Final = frozenset(
-    {names.HEDGE, names.UPSTREAM_STATUS, names.COST_UNKNOWN, names.PROMPT_CACHE_USD, names.STAGE, names.CHECK_MS}
-)
-"""Attributes of those hops that are counted by themselves."""
-_STORE_STATUSES: Final = ("ok", "degraded", "unconfigured")
-_NONE: Final = "none"
-_OK: Final = 200
-_TOO_MANY: Final = 429
-_OVERLOADED: Final = "server_is_overloaded"
-_UNKNOWN: Final = "unknown"
-_MOST_CACHED: Final = 5000
-_LONGEST_LABEL: Final = 100
-_REFRESH_S: Final = 5.0
-METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable with the folder through which workers share their metrics; unset with one worker."""
-
-_Key = tuple[str | None, ...]
+FIRST_BYTE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+"""Upper bounds of the times to a reply's first byte, in seconds."""
+Joined = Literal["livesum", "livemax", "livemin"]
+"""How the values of several workers become one."""
 
 
-class BackendState(NamedTuple):
-    """The state of one backend in this worker."""
+class Metrics:
+    """What a worker counts, by methods for the event loop's thread. This class does nothing; a part's does."""
 
-    tier: str
-    backend: str
-    open: bool
-    """Whether it is not called, because its breaker is open."""
-    in_flight: int
-    queued: int
-    capacity: int
-    headroom: Mapping[Any, float]
-    """Part of each rate limit that is left, by its unit; empty where the backend says nothing."""
-
-
-class Metrics(MetricSet):
-    """Count in the metrics of this process, and render them. Call its methods on the event loop's thread."""
-
-    def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
-        super().__init__()
-        self._process: CollectorRegistry | None = None
-        self._series: dict[_Key, _Series] = {}
-        self._calls: dict[_Key, tuple[Any, ...]] = {}
-        self._hops: dict[_Key, Counter] = {}
-        self._labelled: dict[tuple[Metric, _Key], Any] = {}
-        self._tally: defaultdict[Counter, float] = defaultdict(float)
-        self._observed: defaultdict[Histogram, list[float]] = defaultdict(list)
-        self.first_bytes = untimed(), untimed()
-        """Times to the replies to connections' first requests, and to later ones, since the last flush."""
-        self._first_bytes = tuple(zip(map(self.first_byte.labels, ("new", "kept")), self.first_bytes, strict=True))
-        self.open_requests = 0
-        """Requests in flight: until nothing more will be sent."""
-        self._watched: list[Callable[[], None]] = [lambda: self.in_flight.set(self.open_requests)]
-        self._timer: asyncio.TimerHandle | None = None
-        self._policies: PolicySet | None = None
-        self._text: OwnText | SharedText
-        if folder := os.environ.get(METRICS_FOLDER):
-            self._text = SharedText(Path(folder))
-        else:
-            self._text = OwnText(self.defined)
-            self._process = CollectorRegistry()
-            ProcessCollector(registry=self._process)
-            self.workers_configured.set(1)
-        self.build.labels(version()).set(1)
-
-    def observe(self, trace: Trace, ledger: Ledger) -> None:
-        """Count one finished request: its ledger, attempts, cache lookups and cache write."""
-        key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, _length(trace, ledger))
-        series = self._series.get(key) or self._series_of(key)
-        tally, observed = self._tally, self._observed
-        tally[series.requests.get(ledger.status) or self._requests_of(series, ledger.status)] += 1
-        for place, time_ms in enumerate(_times_of(ledger)):
-            if time_ms is not None:
-                observed[series.times[place] or self._time_of(series, place)].append(time_ms / 1000)
-        for counter, amount in zip(series.amounts, amounts := _amounts_of(ledger), strict=True):
-            if amount and amount > 0:
-                tally[counter] += amount
-        fault = self._count_calls(series, ledger)
-        cost, alone = ledger.cost_usd, amounts[1]
-        if alone is not None and not ledger.cost_unknown and cost >= 0 and alone >= 0:
-            saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
-            for counter, amount in zip(saving, (1, cost, alone, cost * cost, alone * alone, cost * alone), strict=True):
-                tally[counter] += amount
-        whole = ledger.status == _OK and ledger.error is None
-        if ledger.slo or not (whole or ledger.arm == PLAYGROUND or is_beside(ledger.surface)):
-            self._check(series, ledger, fault)
-        for hop in trace.hops:
-            if (counted := _COUNTED.get(hop.name)) is None:
-                continue
-            attributes = hop.attributes
-            hop_key = (hop.name, series.surface, *map(attributes.get, counted[1]))
-            tally[self._hops.get(hop_key) or self._resolve(hop_key)] += 1
-            if not _MARKS.isdisjoint(attributes):
-                self._count_marks(hop, series.surface, ledger)
-        made = None if (decided := trace.decision) is None else decided.decision
-        if ledger.error == _OVERLOADED or (
-            decided and (made is None or made.stand_in or made.missing or made.steering)
-        ):
-            self._count_hindered(trace, ledger, series.surface)
+    observe: Callable[[Trace, Ledger], None] | None = None
+    """Counts one finished request, after its reply."""
+    first_bytes: tuple[list[float], list[float]] | None = None
+    """Take the times to the replies to connections' first requests, and to later ones: the number of requests in each
+    of FIRST_BYTE_BUCKETS and beyond, and the sum of their seconds."""
 
     def policy_reloaded(self, ok: bool) -> None:
         """Count a policy reload; `ok` says whether it took effect or was refused."""
-        self._child(self.reloads, ("applied" if ok else "refused",)).inc()
 
     def warmed(self, backend: str, outcome: str) -> None:
         """Count a finished keep-warm request."""
-        self._child(self.warmings, (backend, outcome)).inc()
-
-    def backend_refuses(self, backend: str, refuses: bool) -> None:
-        """Record that a backend has begun to refuse our key or account, or that it answers again."""
-        self._child(self.refusing, (backend,)).set(refuses)
-
-    def backend_retires(self, backend: str, day: date) -> None:
-        """Record the day on which a backend's model is switched off."""
-        at = datetime(day.year, day.month, day.day, tzinfo=UTC)
-        self._child(self.retirement, (backend,)).set(at.timestamp())
 
     def spent_beside(self, surface: str, part: str, dollars: float) -> None:
         """Count US dollars of calls that no client pays for, by what they were made for."""
-        self._child(self.spent, (surface, part)).inc(dollars)
-
-    def counting(self, name: str, text: str, *labels: str) -> Callable[..., None]:
-        """Define a counter of a part, and return what adds to it: `add(*values of the labels, amount=1)`."""
-        counter = self.counter(name, text, *labels)
-
-        def add(*values: str | None, amount: float = 1) -> None:
-            self._child(counter, values).inc(amount)
-
-        return add
-
-    def gauging(self, name: str, text: str, joined: Joined, *labels: str) -> Callable[..., None]:
-        """Define a gauge of a part, and return what sets it: `put(value, *values of the labels)`.
-
-        `joined`: how the values of several workers become one.
-        """
-        gauge = self.gauge(name, text, joined, *labels)
-
-        def put(value: float, *values: str | None) -> None:
-            self._child(gauge, values).set(value)
-
-        return put
-
-    def watch(self, read: Callable[[], None]) -> None:
-        """Call `read`, which sets gauges, whenever they are shown, and every few seconds with several workers."""
-        self._watched.append(read)
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""
-        self._child(self.drops, (reason,)).inc(count)
 
-    def watch_store(self, state: Callable[[], StoreState]) -> None:
-        """Read the store gauge from `state()`."""
-        gauges = [(status, self.store.labels(status)) for status in _STORE_STATUSES]
+    def counting(self, name: str, text: str, *labels: str) -> Callable[..., None]:
+        """Define a counter of a part, and return what adds to it: `add(*values of the labels, amount=1)`."""
+        return _ignore
 
-        def read() -> None:
-            now = state().status
-            for status, gauge in gauges:
-                gauge.set(status == now)
+    def gauging(self, name: str, text: str, joined: Joined, *labels: str) -> Callable[..., None]:
+        """Define a gauge of a part, and return what sets it: `put(value, *values of the labels)`."""
+        return _ignore
 
-        self._watched.append(read)
+    def watch(self, read: Callable[[], None]) -> None:
+        """Call `read`, which sets gauges, whenever they are shown, and every few seconds with several workers."""
 
-    def watch_evictions(self, evicted: Callable[[], int]) -> None:
-        """Read the gauge of evicted keys from `evicted()`."""
-        self._watched.append(lambda: self.evicted.set(evicted()))
+    def render(self) -> bytes:
+        """Return what was counted, as `/metrics` shows it."""
+        return b""
 
-    def watch_gate(self, gate: Callable[[], tuple[float, float, int]]) -> None:
-        """Read the gauges of event-loop lag (seconds), memory (share, 0 to 1) and accept queue from `gate()`."""
+    def start(self, steps: Steps) -> None:
+        """Count this process as a serving worker, and watch what its steps say of themselves."""
 
-        def read() -> None:
-            lag_s, memory, waiting = gate()
-            self.lag.set(lag_s)
-            self.memory.set(memory)
-            self.accept_queue.set(waiting)
-
-        self._watched.append(read)
-
-    def watch_log(self, dropped: Callable[[], int]) -> None:
-        """Read the counter of dropped log lines from `dropped()`."""
-        counted = 0
-
-        def read() -> None:
-            nonlocal counted
-            before, counted = counted, dropped()
-            self.log_drops.inc(counted - before)
-
-        self._watched.append(read)
-
-    def watch_backends(self, states: Callable[[], Iterable[BackendState]]) -> None:
-        """Read the gauges of backends from `states()`."""
-
-        def read() -> None:
-            for state in states():
-                labels = state.tier, state.backend
-                self._child(self.open, labels).set(state.open)
-                self._child(self.calls_in_flight, labels).set(state.in_flight)
-                self._child(self.queued, labels).set(state.queued)
-                self._child(self.capacity, labels).set(state.capacity)
-                for unit, share in state.headroom.items():
-                    self._child(self.headroom, (*labels, unit)).set(share)
-
-        self._watched.append(read)
-
-    def watch_policies(self, policies: Policies) -> None:
-        """Read the gauges of objectives and of policies in force from `policies`."""
-        written: dict[tuple[Gauge, _Key], None] = {}
-
-        def write(gauge: Gauge, labels: _Key, value: float) -> None:
-            written[gauge, labels] = None
-            self._child(gauge, labels).set(value)
-
-        def read() -> None:
-            self.drift.set(sum(note.startswith("drift: ") for note in policies.notes))
-            self.refused.set(policies.failure is not None)
-            if policies.current is self._policies:
-                return
-            self._policies = policies.current
-            for gauge, labels in written:  # of a surface or an objective that there is no more
-                self._child(gauge, labels).set(nan if gauge in (self.slo_limit, self.slo_target) else 0)
-            for surface, policy in policies.current.by_surface.items():
-                fingerprint = zlib.crc32(policy.label.encode())
-                write(self.fingerprint_lowest, (surface,), fingerprint)
-                write(self.fingerprint_highest, (surface,), fingerprint)
-                for objective, limit_s in policy.slo.limits().items():
-                    write(self.slo_limit, (surface, objective), limit_s)
-                    write(self.slo_target, (surface, objective), TARGETS[objective.rpartition("_")[2]])
-                write(self.slo_target, (surface, GOODPUT), TARGETS[GOODPUT])
-
-        self._watched.append(read)
-
-    def start(self) -> None:
-        """Count this process as a serving worker; one of several updates its gauges every five seconds.
-
-        What a worker's gauges say is then read by another, from the folder that they share. One that is alone updates
-        them as they are read.
-        """
-        self.workers.set(1)
-        if METRICS_FOLDER in os.environ:
-            self._refresh_later(asyncio.get_running_loop())
-        else:
-            self.refresh()
+    def flush(self) -> None:
+        """Take over what was counted since the last call; telemetry's background task calls this."""
 
     def stop(self) -> None:
         """Stop what `start` began."""
-        self.workers.set(0)
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _refresh_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._timer = loop.call_later(_REFRESH_S, self._refresh_later, loop)
-        self.flush()
-        self.refresh()
-
-    def refresh(self) -> None:
-        """Update the gauges."""
-        for read in self._watched:
-            read()
-
-    def flush(self) -> None:
-        """Pass what was counted since the last flush to prometheus-client."""
-        tally, self._tally = self._tally, defaultdict(float)
-        for series, amount in tally.items():
-            series.inc(amount)
-        observed, self._observed = self._observed, defaultdict(list)
-        for histogram, values in observed.items():
-            _observe_all(histogram, values)
-        for histogram, times in self._first_bytes:
-            if times[-1]:
-                _observe_counted(histogram, times)
-                times[:] = untimed()
-
-    def render(self) -> bytes:
-        """Return the exposition text (see CONTENT_TYPE), of all workers if there are several, else of this process."""
-        return b"".join(self.render_slices())
-
-    def render_slices(self) -> Iterator[bytes]:
-        """Return the exposition text in parts, some of them empty; each takes about half a millisecond to make."""
-        self.flush()
-        self.refresh()
-        for text in self._text.slices():
-            yield text.encode("utf-8", "backslashreplace")
-        if self._process is not None:
-            yield generate_latest(self._process)
-
-    def _child(self, metric: Any, labels: _Key) -> Any:
-        """Return the series of these labels, or that of `other` when the metric has as many as it may."""
-        key = metric, labels
-        child = self._labelled.get(key)
-        if child is None:
-            values = tuple((value or _NONE)[:_LONGEST_LABEL] for value in labels)
-            if values not in metric._metrics and len(metric._metrics) >= MOST[type(metric)]:
-                values = (OTHER,) * len(values)
-            child = metric.labels(*values)
-            if len(self._labelled) < _MOST_CACHED:
-                self._labelled[key] = child
-        return child
-
-    def _series_of(self, key: _Key) -> _Series:
-        if len(self._series) >= MOST[Histogram]:
-            key = (OTHER,) * len(key)
-            if key in self._series:
-                return self._series[key]
-        series = self._series[key] = _Series(self._child, self, key)
-        return series
-
-    def _time_of(self, series: _Series, place: int) -> Histogram:
-        histogram: Histogram = self._child(getattr(self, _TIMES[place][0]), series.key)
-        series.times[place] = histogram
-        return histogram
-
-    def _call_series_of(self, labels: _Key) -> tuple[Any, ...]:
-        """Return what one backend's calls for a surface are counted in: queue, tokens in and out, dollars."""
-        made = (
-            self._child(self.queue, labels),
-            self._child(self.tokens, (*labels, "in")),
-            self._child(self.tokens, (*labels, "out")),
-            self._child(self.cost, labels),
-        )
-        if len(self._calls) < _MOST_CACHED:
-            self._calls[labels] = made
-        return made
-
-    def _requests_of(self, series: _Series, status: int) -> Counter:
-        counter: Counter = self._child(self.requests, (series.surface, series.path, series.tier, str(status)))
-        if len(series.requests) < MOST[Counter]:
-            series.requests[status] = counter
-        return counter
-
-    def _saving_of(self, series: _Series, holdout: bool | None) -> tuple[Counter, ...]:
-        group = series.surface, _GROUPS[holdout]
-        saving = series.savings[holdout] = tuple(self._child(counter, group) for counter in self.saving)
-        return saving
-
-    def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
-        self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
-
-    def _check(self, series: _Series, ledger: Ledger, fault: str) -> None:
-        """Count which objectives a request met, and how it ended. `fault`: the structural one of its answer."""
-        tally, missed = self._tally, []
-        for objective, met in (ledger.slo or {}).items():
-            pair = series.objectives.get(objective)
-            if pair is None:
-                labels = series.surface, objective
-                pair = self._child(self.slo_requests, labels), self._child(self.slo_misses, labels)
-                series.objectives[objective] = pair
-            tally[pair[0]] += 1
-            if not met:
-                tally[pair[1]] += 1
-                missed.append(objective)
-        ending = no_answer(ledger.status, ledger.error, refused=ledger.refused) or answered(missed, series.path, fault)
-        if ending in HELD:
-            tally[series.goodput_requests] += 1
-        if ending == "good":
-            tally[series.goodput_good] += 1
-        else:
-            self._count(self.not_good, (series.surface, ending))
-
-    def _count_calls(self, series: _Series, ledger: Ledger) -> str:
-        """Count the calls, each by the backend that was called, whoever answered in the end: what its provider is owed.
-
-        Return the structural fault of the answer, empty if it had none.
-        """
-        surface, tally, fault = series.surface, self._tally, ""
-        for call in ledger.calls:
-            labels = surface, call.tier, call.backend
-            queue, *counters = self._calls.get(labels) or self._call_series_of(labels)
-            self._observed[queue].append(call.queue_ms / 1000)
-            for counter, amount in zip(counters, (call.tokens_in, call.tokens_out, call.cost_usd), strict=True):
-                if amount > 0:
-                    tally[counter] += amount
-            if call.wasted and (tokens := call.tokens_in + call.tokens_out) > 0:
-                self._count(self.wasted_tokens, (surface, call.tier), tokens)
-            if call.outcome in REJECTED:
-                self._count(self.rejected, (surface, call.tier, _stable(call.fault or "confidence")))
-            fault = fault or ("" if call.wasted else call.fault)
-        if not ledger.calls and ledger.tokens_in:  # by the gateway's own encoder
-            _, counter, *_ = self._call_series_of((surface, ledger.tier, ledger.backend))
-            tally[counter] += ledger.tokens_in
-        return fault
-
-    def _count_hindered(self, trace: Trace, ledger: Ledger, surface: str) -> None:
-        """Count why a request was rejected, tiers that a rate limit ruled out, and whether a budget steered it."""
-        if ledger.error == _OVERLOADED:
-            self._count(self.shed, (surface, _why_shed(trace, ledger)))
-        made = None if trace.decision is None else trace.decision.decision
-        if ledger.steered_from and made is not None and made.steering is not None:
-            self._count(self.steered, (surface, "capped" if made.steering.wanted else "eased"))
-        for name, health in () if trace.decision is None else trace.decision.given.health.items():
-            if health.unavailable.startswith((names.OUT_OF_QUOTA, names.PAUSES)):
-                self._count(self.rate_limited, (surface, name, "skipped"))
-
-    def _count_marks(self, hop: Hop, surface: str, ledger: Ledger) -> None:
-        """Count a hedge by how it ended, what a call's price or prompt cache was, and what decided on a neighbour."""
-        attributes = hop.attributes
-        if attributes.get(names.HEDGE):
-            self._count(self.hedges, (surface, _raced(hop, ledger)))
-        if attributes.get(names.UPSTREAM_STATUS) == _TOO_MANY and attributes.get(names.BLAME) != "account":
-            tier = attributes.get(names.TIER)
-            self._count(self.rate_limited, (surface, tier, "refused"))
-            self._count(self.rate_limited_time, (surface, tier), hop.seconds)
-        if names.COST_UNKNOWN in attributes:
-            self._count(self.unpriced, (attributes.get(names.TIER), attributes.get(names.BACKEND)))
-        if cache_usd := attributes.get(names.PROMPT_CACHE_USD):
-            self._count(self.prompt_caches, (surface, "saved" if cache_usd > 0 else "lost"), abs(cache_usd))
-        if (stage := attributes.get(names.STAGE)) is not None:
-            self._count(self.stages, (surface, stage, attributes.get(names.CACHE_OUTCOME)))
-        if (check_ms := attributes.get(names.CHECK_MS)) is not None:
-            self._observed[self.checks].append(check_ms / 1000)
-
-    def _resolve(self, key: _Key) -> Counter:
-        hop, surface, *values = key
-        labels = (surface, *map(_stable, values))
-        metric = _COUNTED[hop or ""][0]
-        if metric == "lookups":
-            labels = (surface, hop, *labels[1:])
-        counter: Counter = self._child(getattr(self, metric), labels)
-        if len(self._hops) < _MOST_CACHED:
-            self._hops[key] = counter
-        return counter
 
 
-class _Series:
-    """Hold the series of one combination of surface, path, tier, backend and length of the prompt."""
-
-    __slots__ = (
-        "amounts", "goodput_good", "goodput_requests", "key", "objectives", "path", "requests", "savings", "surface",
-        "tier", "times",
-    )  # fmt: skip
-
-    def __init__(self, child: Callable[[Any, _Key], Any], metrics: Metrics, key: _Key) -> None:
-        surface, path, tier, _, prompt = (value or _NONE for value in key)
-        self.key, self.surface, self.path, self.tier = key, surface, path, tier
-        self.requests: dict[int, Counter] = {}
-        """By HTTP status."""
-        self.savings: dict[bool | None, tuple[Counter, ...]] = {}
-        """By `Ledger.holdout`."""
-        self.objectives: dict[str, tuple[Counter, Counter]] = {}
-        """By objective: the counters of requests and of misses."""
-        self.times: list[Histogram | None] = [
-            child(metrics.duration, key),
-            child(metrics.overhead, (surface, path, prompt)),
-            *[None] * (len(_TIMES) - 2),
-        ]
-        """As in _TIMES; None until there is such a time."""
-        self.goodput_requests: Counter = child(metrics.goodput_requests, key)
-        self.goodput_good: Counter = child(metrics.goodput_good, key)
-        self.amounts: tuple[Counter, ...] = (
-            child(metrics.wasted, (surface,)),
-            child(metrics.counterfactual, (surface,)),
-        )
-        """As in _AMOUNTS."""
-
-
-def _length(trace: Trace, ledger: Ledger) -> str:
-    """Return the bucket of the prompt's length in tokens: as the backend counted them, else as the router did."""
-    tokens = ledger.answer_tokens_in
-    if tokens is None:
-        if trace.decision is None:
-            return _UNKNOWN
-        tokens = trace.decision.given.features.approx_tokens
-    return LENGTH_NAMES[bisect_right(LENGTHS, tokens)]
-
-
-def _observe_all(histogram: Histogram, values: list[float]) -> None:
-    """Add many values at once: prometheus-client offers one at a time, with a dozen Python calls for each."""
-    bounds, buckets = histogram._upper_bounds, histogram._buckets
-    counts = Counts(map(partial(bisect_left, bounds), values))
-    for index, count in counts.items():
-        buckets[index].inc(count)
-    histogram._sum.inc(sum(values))
-
-
-def _observe_counted(histogram: Histogram, times: list[float]) -> None:
-    """Add values that are counted by bucket; the last is their sum."""
-    *counts, sum_s = times
-    for bucket, count in zip(histogram._buckets, counts, strict=True):
-        if count:
-            bucket.inc(count)
-    histogram._sum.inc(sum_s)
-
-
-def _stable(value: str | None) -> str:
-    """Return a reason without its variable details, which follow a colon, so that it can be a label."""
-    return (value or _NONE).partition(":")[0]
-
-
-def _why_shed(trace: Trace, ledger: Ledger) -> str:
-    """Return why the request was rejected: the reason of its `shed` hop.
-
-    Without such a hop, `gate` if load shedding rejected it before its surface was known, else `backends_full`.
-    """
-    hop = next((hop for hop in trace.hops if hop.name == names.HOP_SHED), None)
-    if hop is not None:
-        return _stable(hop.attributes.get(names.REASON))
-    return "backends_full" if ledger.surface else "gate"
-
-
-def _raced(hop: Hop, ledger: Ledger) -> str:
-    """Return a hedge's outcome: `won` if the client got its text, else the outcome of its attempt."""
-    number = hop.attributes.get(names.ATTEMPT_NUMBER)
-    return "won" if ledger.served and number in ledger.served else _stable(hop.attributes.get(names.OUTCOME))
-
-
-class WorkerMetrics:
-    """Count workers in the process that starts them; its values are in the same folder as theirs."""
-
-    def __init__(self, workers: int) -> None:
-        """Say how many should serve. PROMETHEUS_MULTIPROC_DIR must be set."""
-        value = MultiProcessValue()  # type: ignore[no-untyped-call]
-        name = "tierline_workers_configured"
-        value("gauge", name, name, (), (), CONFIGURED, multiprocess_mode="livemax").set(workers)
-        self._lost = value("counter", "tierline_workers_lost", "tierline_workers_lost_total", (), (), LOST)
-
-    def lost(self, pid: int) -> None:
-        """Count a worker that ended by itself, and remove its gauges from what the others render.
-
-        What it counted stays.
-        """
-        self._lost.inc(1)
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]
+def _ignore(*_: object, amount: float = 1) -> None:
+    pass

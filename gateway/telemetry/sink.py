@@ -96,7 +96,6 @@ class Telemetry:
         self._closing = False
         self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
-        metrics.watch_store(store.state)
 
     @property
     def failing(self) -> str:
@@ -111,10 +110,11 @@ class Telemetry:
         """
         if not trace.root.end_ns:
             trace.root.end(ledger.error)
-        try:
-            self.metrics.observe(trace, ledger)
-        except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out and must not fail)
-            self._dropped("uncountable", trace)
+        if (observe := self.metrics.observe) is not None:
+            try:
+                observe(trace, ledger)
+            except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out)
+                self._dropped("uncountable", trace)
         self.keep_uncounted(trace, ledger)
 
     def keep_uncounted(self, trace: Trace, ledger: Ledger) -> None:

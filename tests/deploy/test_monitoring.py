@@ -9,7 +9,7 @@ import subprocess
 import pytest
 import yaml
 
-from gateway.telemetry.metrics import Metrics
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from tests.deploy.monitoring import (
     DASHBOARD,
     PROMETHEUS,
@@ -121,7 +121,7 @@ def test_the_rules_pass_their_own_tests() -> None:
 @needs_promtool
 def test_names_and_text_are_as_prometheus_wants_them() -> None:
     """promtool's linter of what /metrics returns: names, units, suffixes, help texts."""
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     metrics.observe(*escalated(tpot_ms=20.0, counterfactual_usd=0.01, holdout=False, slo={"deadline": True}))
     metrics.observe(*failed())
     metrics.telemetry_dropped("queue_full")

@@ -10,29 +10,29 @@ from prometheus_client.samples import Sample
 from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.hit_audits.metrics import AuditMetrics
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.rollout.metrics import TrialMetrics
-from gateway.telemetry.metrics import Metrics
 
 
 class EveryMetric(NamedTuple):
     """The metrics, and what each part counts with."""
 
-    metrics: Metrics
+    metrics: PrometheusMetrics
     limits: LimitMetrics
     sessions: SessionMetrics
     audits: AuditMetrics
     trials: TrialMetrics
 
 
-def every_metric(metrics: Metrics | None = None) -> EveryMetric:
+def every_metric(metrics: PrometheusMetrics | None = None) -> EveryMetric:
     """Define the metrics of every part beside the core's."""
-    metrics = metrics or Metrics()
+    metrics = metrics or PrometheusMetrics()
     return EveryMetric(
         metrics, LimitMetrics(metrics), SessionMetrics(metrics), AuditMetrics(metrics), TrialMetrics(metrics)
     )
 
 
-def samples_of(metrics: Metrics, name: str) -> Sequence[Sample]:
+def samples_of(metrics: PrometheusMetrics, name: str) -> Sequence[Sample]:
     """What a metric has counted, by its name without the prefix; that of a part has no attribute of its own."""
     families = (family for made in metrics.defined for family in made.collect())
     return next(family.samples for family in families if family.name == f"tierline_{name}")

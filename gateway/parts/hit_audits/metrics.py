@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
-
-from gateway.telemetry.metric_set import ALL
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from cache.semantic.hit_bound import SurfaceState
     from gateway.telemetry.metrics import Metrics
+
+_ALL: Final = "all"
+"""The label of all requests, beside those of each language."""
 
 
 class AuditMetrics:
@@ -25,7 +26,7 @@ class AuditMetrics:
         )
         self._breached = metrics.gauging(
             "cache_breached",
-            f"1 for ten minutes from wrong hits above max_error, of a language or of {ALL} requests.",
+            f"1 for ten minutes from wrong hits above max_error, of a language or of {_ALL} requests.",
             "livemax",
             "surface",
             "language",
@@ -52,7 +53,7 @@ class AuditMetrics:
             for surface, state in learned().items():
                 self._threshold(state.threshold, surface)
                 self._labels(state.labels, surface)
-                for language, breached in {ALL: state.breached, **state.languages}.items():
+                for language, breached in {_ALL: state.breached, **state.languages}.items():
                     self._breached(breached, surface, language)
                 self._breached_tenants(sum(state.tenants.values()), surface)
 

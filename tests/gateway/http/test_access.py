@@ -147,12 +147,6 @@ async def test_metrics_can_be_public(upstream: Upstream, tmp_path: Path) -> None
         assert "tiers" in (await app.get("/readyz")).json()
 
 
-async def test_without_tenants_metrics_are_open(upstream: Upstream, tmp_path: Path) -> None:
-    """Where there is one user, there is nobody to hide them from."""
-    async with in_process(tmp_path, upstream.url) as app:
-        assert "tierline_requests" in (await app.get("/metrics")).text
-
-
 def test_children_get_no_secrets() -> None:
     """The store and the local model start with what a process needs to run, and with none of the gateway's keys."""
     environ = {"PATH": "/bin", "HOME": "/root", "LANG": "C", "LC_ALL": "C", "LD_LIBRARY_PATH": "/lib", "TMPDIR": "/tmp"}

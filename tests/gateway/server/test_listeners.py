@@ -14,11 +14,11 @@ import uvicorn
 import uvloop
 from uvicorn.server import ServerState
 
+from gateway.parts.metrics.metrics import untimed
 from gateway.request.load_shedding import LoadShedder
 from gateway.server.connection_limits import ConnectionLimits
 from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import Listener
-from gateway.telemetry.metric_set import untimed
 
 CONNECTIONS = 200
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"

@@ -9,9 +9,9 @@ import pytest
 
 from cache.store.base import Append, StoreState, StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.telemetry import names, reader, record_writer, sink
 from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -20,7 +20,7 @@ from tests.support.store import local_store
 
 
 def _telemetry(store: RedisStore, keep: int = 1000) -> Telemetry:
-    return Telemetry(store, keep=keep, exporter=None, metrics=Metrics())
+    return Telemetry(store, keep=keep, exporter=None, metrics=PrometheusMetrics())
 
 
 async def test_a_request_is_kept_as_it_was(store: RedisStore) -> None:
@@ -125,7 +125,7 @@ async def test_a_store_that_dies_costs_traces_and_no_more(monkeypatch: pytest.Mo
         async def degraded() -> bool:
             with contextlib.suppress(StoreUnavailable):
                 await reader.latest(store, 1)
-            return value_of(telemetry.metrics.render(), "tierline_store_state", state="degraded") == 1
+            return store.state().status == "degraded"
 
         await eventually(degraded)
         began = time.monotonic()
@@ -163,7 +163,7 @@ class _SlowExporter:
 async def test_a_full_queue_drops_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """`record` never waits: what the queue cannot hold is dropped and counted, and closing gives up in time."""
     monkeypatch.setattr(sink, "_QUEUE", 50)
-    telemetry = Telemetry(_StuckStore(), keep=10, exporter=None, metrics=Metrics())  # type: ignore[arg-type]
+    telemetry = Telemetry(_StuckStore(), keep=10, exporter=None, metrics=PrometheusMetrics())  # type: ignore[arg-type]
     telemetry.start()
     for _ in range(80):
         telemetry.record(*escalated())
@@ -178,7 +178,7 @@ async def test_the_end_of_the_time_to_close_loses_only_what_is_still_to_do(monke
     """With nothing kept in the store, the requests that the exporter has got already are not counted as lost."""
     monkeypatch.setattr(sink, "_CLOSE_S", 0.05)
     exporter = _SlowExporter()
-    telemetry = Telemetry(_StuckStore(), keep=0, exporter=exporter, metrics=Metrics())  # type: ignore[arg-type]
+    telemetry = Telemetry(_StuckStore(), keep=0, exporter=exporter, metrics=PrometheusMetrics())  # type: ignore[arg-type]
     for _ in range(16):
         telemetry.record(*escalated())
     telemetry.start()

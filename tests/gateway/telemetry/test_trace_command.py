@@ -12,8 +12,8 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import trace
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.telemetry.feedback import STREAM, Feedback
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.support.store import LocalStore
@@ -30,7 +30,7 @@ def _tierline(*words: str, cwd: Path = _ROOT, **environment: str) -> subprocess.
 @pytest.fixture
 async def traced(store: RedisStore, server: LocalStore) -> str:
     """The URL of a store with two requests in it, `req-2` the newest."""
-    telemetry = Telemetry(store, keep=100, exporter=None, metrics=Metrics())
+    telemetry = Telemetry(store, keep=100, exporter=None, metrics=PrometheusMetrics())
     telemetry.start()
     telemetry.record(*escalated())
     telemetry.record(*failed())

@@ -16,10 +16,10 @@ from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.measures import label
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import CallAccount
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -185,7 +185,7 @@ async def url(server: LocalStore) -> AsyncIterator[str]:
     await store.delete("tierline:traces")
     await store.delete(feedback.STREAM)
     await store.delete(label.LABELS)
-    telemetry = Telemetry(store, keep=100, exporter=None, metrics=Metrics())
+    telemetry = Telemetry(store, keep=100, exporter=None, metrics=PrometheusMetrics())
     telemetry.start()
     for number, surface in enumerate(("chat", "batch", "chat", "chat")):
         telemetry.record(*escalated(f"req-{number}", surface=surface, calls=[_call(cost_usd=0.0003)]))

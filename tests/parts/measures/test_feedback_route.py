@@ -13,9 +13,9 @@ from gateway.config.schema import Limits, TelemetryConfig, key_digest
 from gateway.http.api import public_api
 from gateway.parts.access.callers import Callers
 from gateway.parts.access.config import TenantConfig
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry import feedback, reader
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -40,7 +40,7 @@ async def store(server: LocalStore) -> AsyncIterator[RedisStore]:
         *(f"{{{feedback.STREAM}}}:of:{name}" for name in ("acme", "loud", "alone", "quiet")),
     ):
         await opened.delete(stream)
-    telemetry = Telemetry(opened, keep=100, exporter=None, metrics=Metrics())
+    telemetry = Telemetry(opened, keep=100, exporter=None, metrics=PrometheusMetrics())
     telemetry.start()
     telemetry.record(*escalated())
     await telemetry.aclose()
@@ -57,7 +57,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
         deployment=SimpleNamespace(telemetry=TelemetryConfig(prompts=prompts), limits=Limits(), keyless=False),
         guard=SimpleNamespace(active=False),
         client_apis=(),
-        telemetry=Telemetry(store, keep=0, exporter=None, metrics=Metrics()),
+        telemetry=Telemetry(store, keep=0, exporter=None, metrics=PrometheusMetrics()),
     )
     api = public_api(cast("Any", steps))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")

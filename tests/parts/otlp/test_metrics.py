@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from cache.store.redis_store import RedisStore
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.otlp import part
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.metric_text import value_of
@@ -41,7 +41,7 @@ def called(error: str = "", **more: Any) -> tuple[Trace, Ledger]:
     return trace, Ledger("req-1", surface="chat", path="direct", status=200, stream=True, **times)
 
 
-def telemetry(store: RedisStore, metrics: Metrics, **more: Any) -> Telemetry:
+def telemetry(store: RedisStore, metrics: PrometheusMetrics, **more: Any) -> Telemetry:
     meter = part.meter(metrics.telemetry_dropped)
     assert meter is not None
     made = Telemetry(store, keep=0, exporter=None, metrics=metrics, meter=meter, **more)
@@ -52,7 +52,7 @@ def telemetry(store: RedisStore, metrics: Metrics, **more: Any) -> Telemetry:
 async def test_each_call_and_request_is_measured(store: RedisStore, collector: Collector) -> None:
     """With the names, the required attributes and the buckets of the conventions; of requests that no trace is kept of,
     too."""
-    recording = telemetry(store, Metrics(), sample=0.0)
+    recording = telemetry(store, PrometheusMetrics(), sample=0.0)
     for _ in range(3):
         recording.record(*called())
     recording.record(*called(error="upstream_timeout", **{names.USAGE_ESTIMATED: True}))
@@ -85,7 +85,7 @@ TOKENS = "gen_ai.client.token.usage"
 
 
 async def test_they_are_the_figures_of_slash_metrics(store: RedisStore, collector: Collector) -> None:
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     recording = telemetry(store, metrics)
     recording.record(*called())
     recording.record(*failed())
@@ -99,7 +99,7 @@ async def test_they_are_the_figures_of_slash_metrics(store: RedisStore, collecto
 async def test_workers_are_told_apart(store: RedisStore, collector: Collector) -> None:
     """Sums of several processes would else overwrite each other."""
     for _ in range(2):
-        recording = telemetry(store, Metrics())
+        recording = telemetry(store, PrometheusMetrics())
         recording.record(*called())
         await recording.aclose()
     first, second = collector.metric_resources[0], collector.metric_resources[-1]
@@ -112,7 +112,7 @@ async def test_recording_waits_for_nothing(
     """It is a thread's work; a collector that hangs or refuses costs metrics, which are counted, and no request."""
     collector.behaviour = "refuse"
     monkeypatch.setenv("OTEL_METRIC_EXPORT_INTERVAL", "50")
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     recording = telemetry(store, metrics)
     assert "tierline.otlp.metrics" in {thread.name for thread in threading.enumerate()}
     recording.record(*called())
@@ -128,13 +128,13 @@ def test_metrics_can_be_switched_off(
 ) -> None:
     """By themselves, while spans go on."""
     monkeypatch.setenv(variable, value)
-    assert part.meter(Metrics().telemetry_dropped) is None
+    assert part.meter(PrometheusMetrics().telemetry_dropped) is None
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", collector.url)
-    assert part.meter(Metrics().telemetry_dropped) is None
+    assert part.meter(PrometheusMetrics().telemetry_dropped) is None
 
 
 def test_metrics_go_to_an_endpoint_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without one for spans, none are sent."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "http://127.0.0.1:9/v1/metrics")
-    assert part.meter(Metrics().telemetry_dropped) is not None
-    assert part.spans(Metrics().telemetry_dropped) is None
+    assert part.meter(PrometheusMetrics().telemetry_dropped) is not None
+    assert part.spans(PrometheusMetrics().telemetry_dropped) is None

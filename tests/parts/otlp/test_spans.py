@@ -12,9 +12,9 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from cache.store.redis_store import RedisStore
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.otlp import part
 from gateway.telemetry import names, reader
-from gateway.telemetry.metrics import Metrics
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -26,7 +26,7 @@ from tests.support.upstream import Upstream
 
 
 def _telemetry(store: RedisStore) -> Telemetry:
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     exporter = part.spans(metrics.telemetry_dropped)
     assert exporter is not None
     telemetry = Telemetry(store, keep=10, exporter=exporter, metrics=metrics)
@@ -192,8 +192,8 @@ async def test_a_collector_that_refuses_is_counted(store: RedisStore, collector:
 def test_without_an_endpoint_opentelemetry_is_not_imported() -> None:
     """A gateway that exports nothing pays nothing for it."""
     code = (
-        "import sys; from gateway.telemetry.metrics import Metrics; from gateway.parts.otlp import part;"
-        "assert part.spans(Metrics().telemetry_dropped) is None; assert 'opentelemetry' not in sys.modules"
+        "import sys; from gateway.parts.metrics.metrics import PrometheusMetrics; from gateway.parts.otlp import part;"
+        "assert part.spans(PrometheusMetrics().telemetry_dropped) is None; assert 'opentelemetry' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], env={"PATH": "/usr/bin"}, check=True)
 
@@ -241,7 +241,7 @@ def test_a_protocol_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", protocol)
     monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.grpc", None)
     with pytest.raises(ValueError, match=r"extra otlp-grpc.*tierline\[otlp-grpc\]|write http/protobuf or grpc"):
-        part.spans(Metrics().telemetry_dropped)
+        part.spans(PrometheusMetrics().telemetry_dropped)
 
 
 async def test_a_models_span_has_the_conventions_name(store: RedisStore, collector: Collector) -> None:

@@ -147,7 +147,8 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
             if metrics.status_code == 401:
                 wanted = f"put it in {args.key_env}, or name its variable with --key-env"
                 raise CommandError(f"the gateway at {origin} needs the admin key to show its lookups; {wanted}")
-            lookups = lookups_of(metrics.raise_for_status().text)
+            counted = metrics.status_code != 404  # as of a gateway without the part `metrics`
+            lookups = lookups_of(metrics.raise_for_status().text) if counted else None
             index: Mapping[str, Any] = orjson.loads(client.get("/readyz").content)["semantic_index"]
     except (httpx2.HTTPError, ValueError, KeyError) as error:
         if args.gateway is None:

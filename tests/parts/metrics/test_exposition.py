@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.telemetry.exposition import SharedText
-from gateway.telemetry.metrics import Metrics
+from gateway.parts.metrics.exposition import SharedText
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from tests.gateway.telemetry.requests_made import escalated, failed
 
 _STRANGE = 'a\\b"c\nd é\u2028'
@@ -30,7 +30,7 @@ def _read(text: str) -> tuple[dict[tuple[str, frozenset[tuple[str, str]]], float
 
 def test_one_process_writes_what_the_library_writes() -> None:
     """Every sample, type and help text, whatever the labels hold."""
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     for surface in ("chat", _STRANGE):
         metrics.observe(*escalated(surface=surface, tpot_ms=20.0))
     metrics.observe(*failed())
@@ -42,13 +42,13 @@ def test_one_process_writes_what_the_library_writes() -> None:
 
 _WORKER = """
 import sys
-from gateway.telemetry.metrics import Metrics
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from tests.gateway.telemetry.requests_made import escalated, failed
-metrics = Metrics()
+metrics = PrometheusMetrics()
 for number in range(int(sys.argv[1])):
     metrics.observe(*escalated(surface=sys.argv[2], tpot_ms=number))
     metrics.observe(*failed())
-    metrics.open_requests += 1
+metrics.in_flight.set(int(sys.argv[1]))
 metrics.flush()
 metrics.refresh()
 """
@@ -77,7 +77,7 @@ def test_several_processes_are_added_as_the_library_adds_them(tmp_path: Path) ->
 @pytest.mark.parametrize("series", [1, 40])
 def test_other_work_runs_between_the_slices(series: int) -> None:
     """No part of the text holds more than some hundred samples, however many there are."""
-    metrics = Metrics()
+    metrics = PrometheusMetrics()
     for number in range(series):
         metrics.observe(*escalated(surface=f"chat{number}", tpot_ms=1.0))
     parts = [part.count(b"\n") for part in metrics.render_slices()]

@@ -7,11 +7,12 @@ client.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from gateway.telemetry.exposition import Metric
+from gateway.parts.metrics.exposition import Metric
+from gateway.telemetry.metrics import FIRST_BYTE_BUCKETS, Joined
 
 # Upper bounds of histogram buckets in seconds. Those of TTFT and of the whole request hold every objective of the
 # shipped policies, so that the share of requests within one can be read exactly.
@@ -22,7 +23,6 @@ DURATION_BUCKETS: Final = (
     0.001, 0.005, 0.025, 0.1, 0.15, 0.2, 0.25, 0.5, 1, 1.5, 2.5, 4, 6, 8, 10, 12, 20, 30, 45, 60, 80, 120, 140, 180,
     300, 400, 600,
 )  # fmt: skip
-FIRST_BYTE_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _QUEUE: Final = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10)
 _CHECK: Final = (0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5)
 GAP_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30)
@@ -38,8 +38,6 @@ LENGTH_NAMES: Final = ("0-255", "256-1023", "1024-4095", "4096-16383", "16384+")
 
 MOST: Final[Mapping[type, int]] = {Histogram: 200, Counter: 1000, Gauge: 1000}
 """Most series of one metric in one process. A histogram's has some twenty lines of text."""
-ALL: Final = "all"
-"""Label of what counts all requests, beside the parts that have labels of their own."""
 OTHER: Final = "other"
 """The value of every label of the series that counts what has no series of its own."""
 
@@ -48,13 +46,6 @@ LOST: Final = "Worker processes that ended although nobody had asked them to."
 _REQUEST: Final = ("surface", "path", "tier", "backend", "prompt")
 _BACKEND: Final = ("tier", "backend")
 _COMPARED: Final = ("surface", "group")
-Joined = Literal["livesum", "livemax", "livemin"]
-"""How the values of several workers become one."""
-
-
-def untimed() -> list[float]:
-    """Return zeros for the requests in each of FIRST_BYTE_BUCKETS and beyond, and for the sum of their seconds."""
-    return [0.0] * (len(FIRST_BYTE_BUCKETS) + 2)
 
 
 class MetricSet:

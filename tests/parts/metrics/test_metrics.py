@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from math import isnan
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,9 +23,7 @@ from gateway.parts.access.quotas.accounts import Account
 from gateway.parts.access.quotas.alerts import BudgetAlerts
 from gateway.parts.access.quotas.terms import OwnerKind
 from gateway.parts.hit_audits.metrics import AuditMetrics
-from gateway.telemetry import names
-from gateway.telemetry.ledger import CallAccount
-from gateway.telemetry.metric_set import (
+from gateway.parts.metrics.metric_set import (
     DURATION_BUCKETS,
     GAP_BUCKETS,
     MOST,
@@ -32,7 +31,10 @@ from gateway.telemetry.metric_set import (
     TPOT_BUCKETS,
     TTFT_BUCKETS,
 )
-from gateway.telemetry.metrics import BackendState, Metrics
+from gateway.parts.metrics.metrics import BackendState, PrometheusMetrics
+from gateway.request.load_shedding import LoadShedder
+from gateway.telemetry import names
+from gateway.telemetry.ledger import CallAccount
 from policies.model import Slo
 from policies.quantities import OF_STAGES
 from tests.gateway.telemetry.metric_text import value_of
@@ -43,16 +45,16 @@ Read = Callable[..., float]
 
 
 @pytest.fixture
-def metrics() -> Metrics:
-    return Metrics()
+def metrics() -> PrometheusMetrics:
+    return PrometheusMetrics()
 
 
 @pytest.fixture
-def read(metrics: Metrics) -> Read:
+def read(metrics: PrometheusMetrics) -> Read:
     return lambda name, **labels: value_of(metrics.render(), f"tierline_{name}", **labels)
 
 
-def test_a_request_is_counted_in_all_its_parts(metrics: Metrics, read: Read) -> None:
+def test_a_request_is_counted_in_all_its_parts(metrics: PrometheusMetrics, read: Read) -> None:
     """One finished request moves its counters and histograms, its attempts', its cache's and its money."""
     metrics.observe(*escalated())
     assert read("requests_total", surface="chat", path="escalated", tier="hosted", status="200") == 1
@@ -69,35 +71,35 @@ def test_a_request_is_counted_in_all_its_parts(metrics: Metrics, read: Read) -> 
     assert read("wasted_usd_total", surface="chat") == pytest.approx(0.0001)
 
 
-def test_a_request_that_got_nowhere_has_labels_too(metrics: Metrics, read: Read) -> None:
+def test_a_request_that_got_nowhere_has_labels_too(metrics: PrometheusMetrics, read: Read) -> None:
     """What a failed request lacks is labelled `none`, and a first byte that never came is not observed."""
     metrics.observe(*failed())
     assert read("requests_total", path="none", tier="none", status="502") == 1
     assert read("ttft_seconds_count") == 0
 
 
-def test_negative_usage_is_not_taken(metrics: Metrics, read: Read) -> None:
+def test_negative_usage_is_not_taken(metrics: PrometheusMetrics, read: Read) -> None:
     """A backend that reports negative tokens does not break the counters."""
     metrics.observe(*escalated(tokens_out=-5, cost_usd=-1.0))
     assert read("tokens_total", direction="out") == 0
     assert read("requests_total") == 1
 
 
-def test_reloads_drops_and_requests_in_flight(metrics: Metrics, read: Read) -> None:
+def test_reloads_drops_and_requests_in_flight(metrics: PrometheusMetrics, read: Read) -> None:
     """Reloads count by result, drops by reason, and the gauge follows requests in and out."""
     metrics.policy_reloaded(True)
     metrics.policy_reloaded(False)
     metrics.policy_reloaded(False)
     metrics.telemetry_dropped("export_failed", 7)
-    metrics.open_requests += 1
-    metrics.open_requests += 1
-    metrics.open_requests -= 1
+    gate = LoadShedder(10)
+    gate.in_hand = 1
+    metrics.watch_gate(gate)
     assert (read("policy_reloads_total", outcome="applied"), read("policy_reloads_total", outcome="refused")) == (1, 2)
     assert read("telemetry_dropped_total", reason="export_failed") == 7
     assert read("in_flight") == 1
 
 
-def test_shared_answers_are_counted_by_how_that_ended(metrics: Metrics, read: Read) -> None:
+def test_shared_answers_are_counted_by_how_that_ended(metrics: PrometheusMetrics, read: Read) -> None:
     """A request that read another's answer, and one whose flight was lost."""
     for end in ("done", "done", "lost"):
         trace, ledger = escalated()
@@ -106,7 +108,7 @@ def test_shared_answers_are_counted_by_how_that_ended(metrics: Metrics, read: Re
     assert (read("coalesced_total", outcome="done"), read("coalesced_total", outcome="lost")) == (2, 1)
 
 
-def test_the_store_gauge_follows_the_store(metrics: Metrics, read: Read) -> None:
+def test_the_store_gauge_follows_the_store(metrics: PrometheusMetrics, read: Read) -> None:
     """Exactly one state is 1, and it is the one the store is in when the text is made."""
     state = StoreState("ok")
     metrics.watch_store(lambda: state)
@@ -115,7 +117,7 @@ def test_the_store_gauge_follows_the_store(metrics: Metrics, read: Read) -> None
     assert (read("store_state", state="degraded"), read("store_state")) == (1, 1)
 
 
-def test_nothing_a_client_wrote_becomes_a_label(metrics: Metrics) -> None:
+def test_nothing_a_client_wrote_becomes_a_label(metrics: PrometheusMetrics) -> None:
     """Request ids, tenants and model names stay out of the text: labels are few, and tell nothing."""
     metrics.observe(*escalated("canary-id", tenant="canary-tenant", requested_model="canary-model"))
     assert b"canary" not in metrics.render()
@@ -123,19 +125,19 @@ def test_nothing_a_client_wrote_becomes_a_label(metrics: Metrics) -> None:
 
 _WORKER = """
 import sys
-from gateway.telemetry.metrics import Metrics
+from gateway.parts.metrics.metrics import PrometheusMetrics
 from tests.gateway.telemetry.requests_made import escalated
-metrics = Metrics()
+metrics = PrometheusMetrics()
+metrics.watch(lambda: metrics.in_flight.set(1))
 for _ in range(3):
     metrics.observe(*escalated())
-metrics.open_requests += 1
 metrics.flush()
 metrics.refresh()
 print("ready", flush=True)
 sys.stdin.readline()
 sys.stdout.write(metrics.render().decode())
 """
-_SUPERVISOR = "import sys; from gateway.telemetry.metrics import WorkerMetrics; WorkerMetrics(3).lost(int(sys.argv[1]))"
+_SUPERVISOR = "import sys; from gateway.parts.metrics import part; part.WorkerMetrics(3).lost(int(sys.argv[1]))"
 
 
 def test_any_worker_answers_for_all(tmp_path: Path) -> None:
@@ -165,7 +167,7 @@ def _called(tier: str, number: int, *, wasted: bool, queue_ms: float = 0.0) -> C
     return CallAccount(number, tier, tier, "m", "accepted", 100, 20, False, 0.0, wasted, queue_ms, None, 50.0)
 
 
-def test_money_and_time_are_counted(metrics: Metrics, read: Read) -> None:
+def test_money_and_time_are_counted(metrics: PrometheusMetrics, read: Read) -> None:
     """Wasted tokens by tier, the counterfactual, the pace, the queues, and each objective met or missed."""
     calls = [_called("local", 1, wasted=True, queue_ms=30.0), _called("hosted", 2, wasted=False)]
     met = {"deadline": True, "ttft_p95": False}
@@ -185,7 +187,7 @@ def test_money_and_time_are_counted(metrics: Metrics, read: Read) -> None:
 
 @pytest.mark.parametrize(("outcome", "served", "counted"), [("accepted", (2,), "won"), ("lost", (1,), "lost")])
 def test_a_hedge_has_won_or_lost(
-    metrics: Metrics, read: Read, outcome: str, served: tuple[int, ...], counted: str
+    metrics: PrometheusMetrics, read: Read, outcome: str, served: tuple[int, ...], counted: str
 ) -> None:
     """The second attempt of a race is counted by how it ended, the first one not at all."""
     trace, ledger = escalated(served=served)
@@ -194,7 +196,7 @@ def test_a_hedge_has_won_or_lost(
     assert (read("hedges_total", surface="chat", outcome=counted), read("hedges_total")) == (1, 1)
 
 
-def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
+def test_shed_requests_are_counted(metrics: PrometheusMetrics, read: Read) -> None:
     """By the hop that turned one away; else its backends were full, or the gate refused it unread."""
     overloaded: dict[str, Any] = {"status": 503, "error": "server_is_overloaded"}
     trace, ledger = failed(**overloaded)
@@ -209,12 +211,18 @@ def test_shed_requests_are_counted(metrics: Metrics, read: Read) -> None:
     assert read("shed_total") == 3
 
 
-def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+def _refusing(backend: str) -> list[BackendState]:
+    return [BackendState(backend, backend, False, 0, 0, 1, {}, refuses=True)]
+
+
+def test_no_input_makes_more_series_than_a_metric_may_have(
+    metrics: PrometheusMetrics, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With whatever in every field that a label is made of, the surplus is counted as `other`, and nothing is lost."""
     parts = every_metric(metrics)
     assert max(MOST.values()) <= 1000
     few = {Counter: 8, Histogram: 4, Gauge: 6}
-    monkeypatch.setattr("gateway.telemetry.metrics.MOST", few)
+    monkeypatch.setattr("gateway.parts.metrics.metrics.MOST", few)
     requests = 30
     for number in range(requests):
         odd = f'{number}"\n\\\ud800é' * 40
@@ -234,7 +242,7 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
             hop.attributes |= {names.HEDGE: True, names.COST_UNKNOWN: True}
         metrics.observe(trace, ledger)
         metrics.warmed(odd, odd)
-        metrics.backend_refuses(odd, refuses=True)
+        metrics.watch_backends(partial(_refusing, odd))
         parts.sessions.capped(odd, odd, odd)
         parts.limits.refused(odd, odd, odd)
         parts.audits.judged(odd, odd, 0.0)
@@ -252,7 +260,7 @@ def test_no_input_makes_more_series_than_a_metric_may_have(metrics: Metrics, mon
     assert max(map(len, text.splitlines())) < 2000
 
 
-def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, read: Read) -> None:
+def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: PrometheusMetrics, read: Read) -> None:
     """Of all requests and of each language, until it is over; tenants are counted and not named."""
     tenants = {"tenant:acme": True, "tenant:zeta": False}
     states = {"chat": SurfaceState(0.9, 7, False, {"Latin": False, "Han": True}, tenants)}
@@ -265,7 +273,7 @@ def test_breaches_of_the_caches_bound_are_shown_by_language(metrics: Metrics, re
     assert read("cache_breached_tenants", surface="chat") == 0
 
 
-def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics, read: Read) -> None:
+def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: PrometheusMetrics, read: Read) -> None:
     """Names of owners are no labels. A budget of nothing is spent by anything."""
     budgets: list[tuple[OwnerKind, int, int]] = [("key", 3, 10), ("key", 9, 10), ("key", 0, 0), ("team", 12, 10)]
     budgets.append(("user", 1, 0))
@@ -279,7 +287,7 @@ def test_the_highest_share_of_budgets_is_shown_by_kind_of_owner(metrics: Metrics
     assert read("alerts_total", outcome="delivered") == 1
 
 
-def test_no_label_is_of_a_client(metrics: Metrics) -> None:
+def test_no_label_is_of_a_client(metrics: PrometheusMetrics) -> None:
     """No metric has a tenant, a key, a request or a model that was asked for as a label."""
     labels = {label for metric in every_metric(metrics).metrics.defined for label in metric._labelnames}
     assert labels == {
@@ -321,7 +329,7 @@ def test_buckets_hold_the_objectives_of_the_shipped_policies() -> None:
     ],
 )
 def test_a_good_request_kept_its_limits_and_was_meant_to_be_served(
-    metrics: Metrics, read: Read, changed: dict[str, Any], good: int
+    metrics: PrometheusMetrics, read: Read, changed: dict[str, Any], good: int
 ) -> None:
     """Not one that was late, degraded, structurally invalid or rejected; a p95 is for many requests, not for each."""
     calls = [replace(_called("hosted", 1, wasted=False), fault=changed.pop("fault", ""))]
@@ -329,7 +337,7 @@ def test_a_good_request_kept_its_limits_and_was_meant_to_be_served(
     assert (read("goodput_requests_total"), read("goodput_good_total", tier="hosted")) == (1, good)
 
 
-def test_a_client_error_has_no_goodput(metrics: Metrics, read: Read) -> None:
+def test_a_client_error_has_no_goodput(metrics: PrometheusMetrics, read: Read) -> None:
     """What the client did wrong, or broke off, is not held against us."""
     metrics.observe(*escalated(status=400, slo=None))
     assert read("goodput_requests_total") == 0
@@ -348,7 +356,7 @@ def test_a_client_error_has_no_goodput(metrics: Metrics, read: Read) -> None:
     ],
 )
 def test_what_is_not_good_is_counted_by_why(
-    metrics: Metrics, read: Read, ledger: dict[str, Any], outcome: str, held: int
+    metrics: PrometheusMetrics, read: Read, ledger: dict[str, Any], outcome: str, held: int
 ) -> None:
     """A refusal is counted, and in no goodput; a failure is in it, and in no objective that it did not miss."""
     metrics.observe(*escalated(**ledger))
@@ -357,14 +365,14 @@ def test_what_is_not_good_is_counted_by_why(
     assert read("slo_misses_total") == (outcome == "late")
 
 
-def test_what_is_no_chat_is_in_no_goodput(metrics: Metrics, read: Read) -> None:
+def test_what_is_no_chat_is_in_no_goodput(metrics: PrometheusMetrics, read: Read) -> None:
     """Its answers are in none, so neither are its failures."""
     for status, error in ((200, None), (502, "upstream_http_error")):
         metrics.observe(*escalated(surface="chat/embeddings", status=status, error=error, slo=None))
     assert (read("requests_total"), read("goodput_requests_total"), read("not_good_total")) == (2, 0, 0)
 
 
-def test_tokens_and_dollars_are_of_who_was_called(metrics: Metrics, read: Read) -> None:
+def test_tokens_and_dollars_are_of_who_was_called(metrics: PrometheusMetrics, read: Read) -> None:
     """Of an escalated answer that a judge rejected: each provider has its own, which is what it is owed."""
     calls = [
         CallAccount(1, "local", "smollm2", "m", "low_confidence", 40, 9, False, 0.001, True, 0.0, None, 9.0),
@@ -380,7 +388,7 @@ def test_tokens_and_dollars_are_of_who_was_called(metrics: Metrics, read: Read) 
     assert read("cost_usd_total") == pytest.approx(0.0215)
 
 
-def test_the_saving_has_what_its_interval_needs(metrics: Metrics, read: Read) -> None:
+def test_the_saving_has_what_its_interval_needs(metrics: PrometheusMetrics, read: Read) -> None:
     """Sums, squares and products, by draw, of streams too whose draft was given up; nothing that has no price."""
     for cost, alone in ((0.5, 2.0), (1.0, 3.0)):
         more = {"answer_estimated": cost > 0.5, "usage_estimated": True}
@@ -401,13 +409,13 @@ def test_the_saving_has_what_its_interval_needs(metrics: Metrics, read: Read) ->
 @pytest.mark.parametrize(
     ("tokens", "bucket"), [(0, "0-255"), (255, "0-255"), (256, "256-1023"), (16384, "16384+"), (None, "unknown")]
 )
-def test_prompts_are_counted_by_length(metrics: Metrics, read: Read, tokens: int | None, bucket: str) -> None:
+def test_prompts_are_counted_by_length(metrics: PrometheusMetrics, read: Read, tokens: int | None, bucket: str) -> None:
     """In buckets of tokens; `unknown` where nobody counted them."""
     metrics.observe(*escalated(answer_tokens_in=tokens))
     assert read("request_duration_seconds_count", prompt=bucket) == 1
 
 
-def test_a_rejected_answer_and_an_unpriced_call_are_counted(metrics: Metrics, read: Read) -> None:
+def test_a_rejected_answer_and_an_unpriced_call_are_counted(metrics: PrometheusMetrics, read: Read) -> None:
     """By the reason of the judge, and by the backend without a price."""
     calls = [replace(_called("local", 1, wasted=True), outcome="low_confidence", fault=fault) for fault in ("", "loop")]
     trace, ledger = escalated(calls=calls)
@@ -418,7 +426,7 @@ def test_a_rejected_answer_and_an_unpriced_call_are_counted(metrics: Metrics, re
     assert read("unpriced_calls_total", tier="hosted", backend="openai") == 1
 
 
-def test_policies_in_force_show_their_objectives(metrics: Metrics, read: Read) -> None:
+def test_policies_in_force_show_their_objectives(metrics: PrometheusMetrics, read: Read) -> None:
     """Limits and targets of each, a fingerprint, and NaN where a policy has gone."""
     both, one = (SimpleNamespace(by_surface=dict.fromkeys(surfaces, _POLICY)) for surfaces in (("a", "b"), ("a",)))
     policies = SimpleNamespace(notes=("drift: chat.yaml",), failure=None, current=both)
@@ -436,7 +444,16 @@ def test_policies_in_force_show_their_objectives(metrics: Metrics, read: Read) -
 _POLICY = SimpleNamespace(label="chat@1", slo=Slo.model_validate({"ttft": {"p95": "400ms"}, "deadline": "60s"}))
 
 
-async def test_gauges_are_read_now_and_then(metrics: Metrics, read: Read) -> None:
+def test_a_backend_that_refuses_us_is_shown_until_it_answers(metrics: PrometheusMetrics, read: Read) -> None:
+    """One that never did has no series."""
+    states = [BackendState("local", name, False, 0, 0, 1, {}, name == "odd") for name in ("odd", "even")]
+    metrics.watch_backends(lambda: states)
+    assert (read("backend_refuses", backend="odd"), b'refuses{backend="even"}' in metrics.render()) == (1, False)
+    states = [state._replace(refuses=False) for state in states]
+    assert b'tierline_backend_refuses{backend="odd"} 0.0' in metrics.render()
+
+
+async def test_gauges_are_read_now_and_then(metrics: PrometheusMetrics, read: Read) -> None:
     """A worker without requests shows its state too."""
     seen = 0
 
@@ -446,7 +463,7 @@ async def test_gauges_are_read_now_and_then(metrics: Metrics, read: Read) -> Non
         return [BackendState("local", "small", True, 3, 2, 4, {"requests": 0.25})]
 
     metrics.watch_backends(state)
-    metrics.start()
+    metrics.serve()
     assert (seen, read("workers")) == (1, 1)
     assert [read(f"backend_{name}", backend="small") for name in ("open", "in_flight", "queued", "capacity")] == [
         1,

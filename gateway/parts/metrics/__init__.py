@@ -1,0 +1,1 @@
+"""Count requests in Prometheus metrics, and serve their text at `/metrics`."""
