@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from cache.semantic.verifier import Verifier
     from cache.store.base import Store
     from cache.text.languages import ForeignLanguages
-    from gateway.backends.call_reasoning import CallMemory
+    from gateway.backends.server_forms import CallMemory
     from gateway.caching.lookups import QuestionEmbedder
     from gateway.caching.write_behind import Observer
     from gateway.caller import Caller

@@ -44,6 +44,7 @@ TEXT = (
     "cache.planning",
     "gateway.parts.agents",
     "gateway.parts.hit_audits",
+    "gateway.parts.servers",
     "routing",
     "gateway.dialects",
     "gateway.chat",

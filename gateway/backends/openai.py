@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from types import NoneType
-from typing import Any, Self, Unpack
+from typing import Any, Unpack
 
 import orjson
 
@@ -20,7 +18,6 @@ from gateway.backends.base import (
     event_of,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK
-from gateway.backends.call_reasoning import NOTED, AnswerNotes, CallMemory, with_reasoning
 from gateway.backends.http_backend import (
     Common,
     HttpBackend,
@@ -31,42 +28,27 @@ from gateway.backends.http_backend import (
     error_in_200,
     json_object,
 )
+from gateway.backends.server_forms import ChatForms, ReplyForms
 from gateway.chat.content_parts import join_parts
 from gateway.chat.normalised import DeltaNormaliser, normalise
 from gateway.chat.usage import standardise, usage_of
-from gateway.dialects.chat_reasoning import (
-    MAY_HOLD_REASONING,
-    TranslatedReasoning,
-    checks_calls,
-    own_reasoning,
-    seal_reasoning,
-    with_joined_calls,
-    with_short_ids,
-    with_signed_calls,
-)
 from gateway.dialects.client_paths import client_path
-from gateway.dialects.custom_tools import CustomCalls, as_functions, has_custom
 from gateway.dialects.native import NATIVE, lost_fields
-from gateway.dialects.readable_reasoning import ReasoningName
-from gateway.dialects.reasoning import Maker
-from gateway.dialects.system_text import names_of_systems, with_one_system
-from gateway.dialects.tool_names import ToolNames, restore_names, with_names
 
 _INDEX = (int, NoneType)
 _CALLS = frozenset({"tool_calls", "function_call"})
 _NO_CHOICE = "a reply without choices"
-_MAY_CHANGE = MAY_HOLD_REASONING | {NATIVE}
-"""Keys of a delta that may have to be changed."""
+_WATCHED = frozenset({NATIVE})
+"""Keys of a delta that has to be changed, whatever the server."""
 _NO_CHOICES = "an event whose choices are no choices"
 
 
 class OpenAIBackend(HttpBackend):
     """One endpoint. Unknown fields are passed on.
 
-    `stores`: whether the server keeps completions where the client asks for that. `one_system`: whether it knows one
-    system message only, at the beginning. `asks_usage`: whether a stream's usage has to be asked for; Mistral's API
-    sends it, and refuses the question. `calls` remembers the reasoning of tool calls for clients that do not.
-    `custom_tools`: whether it knows tools that take a free text; if not, it is sent functions instead.
+    `stores`: whether the server keeps completions where the client asks for that. `asks_usage`: whether a stream's
+    usage has to be asked for; Mistral's API sends it, and refuses the question. `forms`: what the server wants
+    otherwise; None for plain chat completions.
     """
 
     def __init__(
@@ -75,56 +57,31 @@ class OpenAIBackend(HttpBackend):
         *,
         stores: bool = True,
         asks_usage: bool = True,
-        one_system: bool = False,
-        calls: CallMemory | None = None,
-        custom_tools: bool = False,
+        forms: ChatForms | None = None,
         **common: Unpack[Common],
     ) -> None:
         super().__init__(transport, **common)
-        self._calls = calls
-        self._custom_tools = custom_tools
-        self._reasoning_name = ReasoningName()
         self._stores = stores
         self._asks_usage = asks_usage
-        self._one_system = one_system
-        self._reader = _ChatReader(self._model, self._maker)
-        self._checks_calls = checks_calls(self._model)
+        self._forms = forms
+        self._reader = _ChatReader(self._model, None if forms is None else forms.usual)
 
     async def _send(
         self, request: BackendRequest, *, stream: bool, prepare: Prepare | None = None
     ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
-        """See `HttpBackend._send`. What the messages lack of this model's reasoning is put back first.
-
-        A server that refuses calls without reasoning is asked again with some text in its place, and from then on.
-        """
-        if request.conversation and self._calls is not None:
-            space = f"{self._maker.name}.{request.conversation}"
-            if (made := await with_reasoning(request.body["messages"], self._calls, space)) is not None:
-                request = replace(request, body={**request.body, "messages": made})
+        """See `HttpBackend._send`. A server whose refusal tells something new of it is asked again."""
+        forms = self._forms
+        if forms is not None and forms.remembers and request.conversation:
+            request = await forms.restored(request)
         try:
             return await super()._send(request, stream=stream, prepare=prepare)
         except BadStatus as refused:
-            if not self._reasoning_name.learn(refused.told):
+            if forms is None or not forms.learns(refused.told):
                 raise
         return await super()._send(request, stream=stream, prepare=prepare)
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}
-        native = request.native
-        reader = self._reader
-        custom: frozenset[str] = frozenset()
-        tools = payload.get("tools")
-        if not self._custom_tools and (native is not None or (tools and has_custom(tools))):
-            functions, custom = as_functions(payload)
-            payload.update(functions)
-            reader = _ChatReader(self._model, self._maker, custom=custom)
-        if native is not None:
-            payload["messages"] = with_joined_calls(payload["messages"]) or payload["messages"]
-            shorter, names = with_names(payload)
-            payload.update(shorter)
-            reader = _ChatReader(self._model, self._maker, native.dialect, names, custom)
-        if request.conversation and self._calls is not None:
-            reader = reader.noting(self._calls, f"{self._maker.name}.{request.conversation}", self._reasoning_name)
         if request.ask_logprobs:
             # Always send a number: without one llama.cpp returns twenty alternatives per token.
             payload["logprobs"] = True
@@ -132,23 +89,16 @@ class OpenAIBackend(HttpBackend):
         if stream:
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
-        dropped = lost_fields(native, "chat")
+        reader, dropped = self._reader, lost_fields(request.native, "chat")
         if not self._asks_usage and (options := payload.pop("stream_options", None)):
             dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
         if "store" in payload and not self._stores and payload.pop("store"):
             dropped = (*dropped, "store")
-        if self._one_system and (made := with_one_system(payload["messages"])) is not None:
-            dropped += names_of_systems(payload["messages"])
-            payload["messages"] = made
-        own = own_reasoning(payload["messages"], self._maker)
-        if own is not None:
-            payload["messages"] = own[0]
-            dropped = (*dropped, "reasoning") if own[1] else dropped
-        if self._reasoning_name.name:
-            payload["messages"] = self._reasoning_name.sent(payload["messages"])
-        payload["messages"] = with_short_ids(payload["messages"]) or payload["messages"]
-        if self._checks_calls:
-            payload["messages"] = with_signed_calls(payload["messages"]) or payload["messages"]
+        if self._forms is not None:
+            reply, lost = self._forms.prepare(payload, request)
+            dropped = (*dropped, *lost)
+            if reply is not None:
+                reader = _ChatReader(self._model, reply)
         if request.prompt_cache is not None:
             request.prompt_cache.add_fields(payload)
         return payload, reader, dropped
@@ -161,36 +111,11 @@ class OpenAIBackend(HttpBackend):
 
 
 class _ChatReader:
-    """Read replies of one model in the dialect of chat completions.
+    """Read replies of one model in the dialect of chat completions; `forms` changes those of one server."""
 
-    `dialect` is the client's, if it is another, and `names` are its names of tools that were cut.
-    """
-
-    def __init__(
-        self,
-        model: str,
-        maker: Maker,
-        dialect: str | None = None,
-        names: ToolNames | None = None,
-        custom: frozenset[str] = frozenset(),
-    ) -> None:
+    def __init__(self, model: str, forms: ReplyForms | None) -> None:
         self._model = model
-        self._maker = maker
-        self._dialect = dialect
-        self._names = names or {}
-        self._custom = custom
-        self._kept: _ReplyNotes | None = None
-
-    def noting(self, memory: CallMemory, space: str, name: ReasoningName) -> Self:
-        """Return a reader of one reply that notes the reasoning of its calls in this space, and how it is called."""
-        made = type(self)(self._model, self._maker, self._dialect, self._names, self._custom)
-        made._kept = _ReplyNotes(memory, space, name)
-        return made
-
-    def _translated(self) -> TranslatedReasoning | None:
-        if self._dialect is None:
-            return None
-        return TranslatedReasoning(self._maker, calls=self._dialect == "messages")
+        self._forms = forms
 
     def completion(self, raw: bytes) -> Completion:
         """Return the completion with missing members filled in; its bytes stay unchanged if none is missing."""
@@ -205,22 +130,16 @@ class _ChatReader:
             if not isinstance(choice, dict):
                 raise InvalidReply(_NO_CHOICE)
         changed, sound = normalise(value, self._model), True
-        translated = self._translated()
-        if self._kept is not None and isinstance(first := choices[0].get("message"), dict):
-            self._kept.add(first)
-            self._kept.called(first)
-            self._kept.over()
         for choice in choices:
             message = choice.get("message")
             if not isinstance(message, dict):
                 raise InvalidReply(_NO_CHOICE)
             if not choice.get("finish_reason"):
                 raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
-            changed = _made_ours(message, self._maker, translated, whole=True) or changed
-            if self._names:
-                changed = restore_names(message, self._names) or changed
-            if self._custom:
-                changed = CustomCalls(self._custom).whole(message) or changed
+            # Only the gateway's own backends may give an answer's own form.
+            changed = message.pop(NATIVE, message) is not message or changed
+        if self._forms is not None:
+            changed = self._forms.whole(choices) or changed
         changed = standardise(value) or changed
         usage = None
         if value.get("usage") is not None:
@@ -233,29 +152,16 @@ class _ChatReader:
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""
-        custom = CustomCalls(self._custom) if self._custom else None
-        return _ChatStream(response, self._maker, self._translated(), self._names, self._kept, custom)
+        return _ChatStream(response, self._forms)
 
 
 class _ChatStream(SseReply):
-    def __init__(
-        self,
-        response: Response,
-        maker: Maker,
-        translated: TranslatedReasoning | None,
-        names: ToolNames,
-        kept: _ReplyNotes | None,
-        custom: CustomCalls | None,
-    ) -> None:
+    def __init__(self, response: Response, forms: ReplyForms | None) -> None:
         super().__init__(response)
-        self._names = names
-        self._maker = maker
-        self._translated = translated
-        self._kept = kept
-        self._custom = custom
-        self._watched = _MAY_CHANGE
+        self._forms = forms
+        self._mends = None if forms is None or not forms.mends else forms
+        self._watched = _WATCHED if forms is None else forms.watched
         """Keys of which a delta must have one to be looked at."""
-        self._watch()
         self._normaliser: DeltaNormaliser | None = None
         self._last: dict[str, Any] = {}
         """The last chunk before a finish reason that is held."""
@@ -263,22 +169,15 @@ class _ChatStream(SseReply):
     def close(self) -> None:
         """See `EventStream.close`."""
         super().close()
-        if self._kept is not None:
-            self._kept.over()
-
-    def _watch(self) -> None:
-        if self._translated is not None:
-            self._watched = _MAY_CHANGE | self._translated.watched
-        if self._kept is not None:
-            self._watched |= NOTED
+        if self._mends is not None:
+            self._mends.over()
 
     def _change(self, delta: dict[str, Any], *, first: bool) -> bool:
         """Change a delta in place; return whether anything had to be changed. `first`: it is of the first choice."""
-        if self._kept is not None and first:
-            self._kept.add(delta)
-        changed = _made_ours(delta, self._maker, self._translated)
-        if self._translated is not None:
-            self._watch()
+        changed = delta.pop(NATIVE, delta) is not delta
+        if self._forms is not None:
+            changed = self._forms.change(delta, first=first) or changed
+            self._watched = self._forms.watched
         return changed
 
     def _take(self, value: dict[str, Any], data: bytes, events: list[Event]) -> None:  # noqa: PLR0912  (per chunk)
@@ -329,11 +228,8 @@ class _ChatStream(SseReply):
         if self._normaliser is not None and (choices := self._normaliser.end()):
             value = {**self._last, "choices": choices}
             value.pop("usage", None)
-            if self._translated is not None:
-                self._end_reasoning(choices)
-            if (custom := self._custom) is not None:
-                for choice in choices:
-                    custom.chunk(choice)
+            if self._mends is not None:
+                self._mends.mend(choices)
             events.append(event_of((orjson.dumps(value), value)))
 
     def _mend(self, choices: list[dict[str, Any]]) -> bool:
@@ -341,52 +237,6 @@ class _ChatStream(SseReply):
         if self._normaliser is None:
             self._normaliser = DeltaNormaliser()
         changed = self._normaliser.mend(choices)
-        for choice in choices if self._names else ():
-            changed = restore_names(choice.get("delta") or {}, self._names) or changed
-        if (custom := self._custom) is not None:
-            for choice in choices:
-                changed = custom.chunk(choice) or changed
-        if self._kept is not None and choices:
-            self._kept.called(choices[0].get("delta") or {})
-        if self._translated is not None:
-            changed = self._end_reasoning(choices) or changed
+        if self._mends is not None:
+            changed = self._mends.mend(choices) or changed
         return changed
-
-    def _end_reasoning(self, choices: list[dict[str, Any]]) -> bool:
-        """Seal reasoning that nothing has followed where its choice ends; return whether there was any."""
-        ended = False
-        for choice in choices:
-            if self._translated is not None and choice.get("finish_reason") and not choice.get("index"):
-                delta = choice["delta"] = choice.get("delta") or {}
-                ended = self._translated.turn(delta, ends=True) or ended
-        return ended
-
-
-class _ReplyNotes:
-    """Note one reply's reasoning for the requests that follow it."""
-
-    def __init__(self, memory: CallMemory, space: str, name: ReasoningName) -> None:
-        self._memory = memory
-        self._space = space
-        self._name = name
-        self._notes = AnswerNotes()
-        self.called = self._notes.called
-
-    def add(self, holder: Mapping[str, Any]) -> None:
-        """Note what a message or delta has of reasoning."""
-        self._name.see(holder)
-        self._notes.add(holder)
-
-    def over(self) -> None:
-        """Keep what was noted, once."""
-        self._notes.keep(self._memory, self._space)
-
-
-def _made_ours(
-    holder: dict[str, Any], maker: Maker, translated: TranslatedReasoning | None, *, whole: bool = False
-) -> bool:
-    """Change what a message or delta of a backend may not hold as it came, in place; return whether there was any."""
-    changed = holder.pop(NATIVE, holder) is not holder  # only the gateway's own backends may give an answer's own form
-    if translated is not None:
-        changed = translated.turn(holder, ends=whole) or changed
-    return seal_reasoning(holder, maker) or changed

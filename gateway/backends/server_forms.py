@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.parts.standard import one
 
 if TYPE_CHECKING:
-    from gateway.backends.base import Backend
+    from gateway.backends.base import Backend, BackendRequest
+    from gateway.dialects.reasoning import Maker
 
 
 class FieldMemory(Protocol):
@@ -37,6 +38,63 @@ Refused = tuple[Sequence[Any], bool]
 """Fields that can be left out of another try, and whether another model may take what this one refuses."""
 
 
+class ChatForms(Protocol):
+    """Brings requests of chat completions into the form that one server takes."""
+
+    remembers: bool
+    """Whether there is anything to be put back into conversations (`restored`)."""
+    usual: ReplyForms
+    """What reads most replies; it keeps nothing of them."""
+
+    async def restored(self, request: BackendRequest) -> BackendRequest:
+        """Return a request of a conversation with what its messages lack of this model's reasoning."""
+
+    def learns(self, refusal: Mapping[str, Any]) -> bool:
+        """Return whether an error object tells something new of the server, so that another try may be answered."""
+
+    def prepare(self, payload: dict[str, Any], request: BackendRequest) -> tuple[ReplyForms | None, tuple[str, ...]]:
+        """Change a body in place; return what reads its reply (None: `usual`) and the paths of what is not sent."""
+
+
+class ReplyForms(Protocol):
+    """Brings one reply into the form that clients know. All change in place, and return whether they changed."""
+
+    watched: frozenset[str]
+    """Keys of which a delta must have one to be given to `change`. They may be others after each."""
+    mends: bool
+    """Whether there is anything to do in `mend` and `over`."""
+
+    def whole(self, choices: Sequence[dict[str, Any]]) -> bool:
+        """Change the choices of a whole answer."""
+
+    def change(self, delta: dict[str, Any], *, first: bool) -> bool:
+        """Change a delta, of the first choice or of another."""
+
+    def mend(self, choices: Sequence[dict[str, Any]]) -> bool:
+        """Change the choices of a chunk that calls tools or ends."""
+
+    def over(self) -> None:
+        """Take note that the stream is closed."""
+
+
+Note = dict[str, Any]
+"""Reasoning of one message: `message`, its own members, and `calls`, what single calls carry, by their place."""
+
+
+class CallMemory(Protocol):
+    """Keeps notes by space, which is one backend's conversation, and id of a call, from its start to its close."""
+
+    def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    def keep(self, space: str, call_id: str, note: Note | None) -> None:
+        """Keep the note of an answer, None for one that has no reasoning. The store has it soon after."""
+
+    async def find(self, space: str, call_ids: Sequence[str]) -> Mapping[str, Note]:
+        """Return the notes that there are, by the ids that were asked for; none if the store does not answer."""
+
+
 @one("servers")
 def new_field_memory(backend: str) -> FieldMemory | None:
     """Return what remembers the fields that the backend of this name refuses."""
@@ -46,3 +104,19 @@ def new_field_memory(backend: str) -> FieldMemory | None:
 def adapted(backend: Backend, rename: Mapping[str, str], omit: frozenset[str]) -> Backend:
     """Return a backend that sends fields under another name, or not at all; without, they go out as they came."""
     return backend
+
+
+@one("servers")
+def chat_forms(
+    model: str, maker: Maker, *, one_system: bool, custom_tools: bool, calls: CallMemory | None
+) -> ChatForms | None:
+    """Return what brings chat completions into the form that the server of a model takes.
+
+    `one_system`: whether it knows one system message only, at the beginning. `custom_tools`: whether it knows tools
+    that take a free text. `calls` keeps the reasoning of tool calls for clients that do not.
+    """
+
+
+@one("servers")
+def maker_finder() -> Callable[[Sequence[Any]], str | None] | None:
+    """Return what finds the name of the maker of a conversation's latest sealed reasoning, None if it has none."""

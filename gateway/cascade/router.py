@@ -6,8 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from gateway.backends.server_forms import maker_finder
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
@@ -91,12 +92,14 @@ class Router:
         """Without `conversations` each turn is decided on by itself."""
         self._tiers = tiers
         self.conversations = conversations
+        self._last_maker = maker_finder()
         self._tier_of_maker = {maker: tier.name for tier in tiers.values() for maker in tier.makers}
         self.classifiers = classifiers
 
-    def tier_of_maker(self, maker: str) -> str | None:
-        """Return the tier whose backend sealed reasoning under this name; None if none of them did."""
-        return self._tier_of_maker.get(maker)
+    def tier_of_reasoning(self, messages: Sequence[Any]) -> str | None:
+        """Return the tier whose backend sealed a conversation's latest reasoning; None if none of them did."""
+        maker = None if self._last_maker is None else self._last_maker(messages)
+        return None if maker is None else self._tier_of_maker.get(maker)
 
     def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
         """Return the features with how hard the turns before are, where a rule of the policy asks for it."""

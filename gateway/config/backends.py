@@ -25,6 +25,7 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
+from gateway.backends.server_forms import chat_forms
 from gateway.config.addresses import is_loopback
 from gateway.config.notations import (
     BaseUrl,
@@ -49,8 +50,8 @@ from routing.load.latency import Prior
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend, Identity, MakeTransport, Transport
-    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
+    from gateway.backends.server_forms import CallMemory
 
 LOCAL_URL: Final = "TIERLINE_LOCAL_BASE_URL"
 """Environment variable with the URL of the model that `tierline up` starts, which sets it."""
@@ -352,15 +353,11 @@ class BackendConfig(Keyed, SetFields):
         """Return what calls it. `transport` makes one to a path below its URL; `calls` keeps tool calls' reasoning."""
         from gateway.backends.openai import OpenAIBackend
 
-        return OpenAIBackend(
-            transport("/chat/completions"),
-            stores="store" in self.can,
-            asks_usage=USAGE_OPTION not in self.omit,
-            one_system=self.roles != "any",
-            calls=calls,
-            custom_tools=self._is_openais,
-            **common,
-        )
+        one_system, takes_text = self.roles != "any", self._is_openais
+        forms = chat_forms(self.model, self.maker(), one_system=one_system, custom_tools=takes_text, calls=calls)
+        stores, asks_usage = "store" in self.can, USAGE_OPTION not in self.omit
+        url = transport("/chat/completions")
+        return OpenAIBackend(url, stores=stores, asks_usage=asks_usage, forms=forms, **common)
 
     def with_fields(self, body: Mapping[str, Any], changes: Mapping[str, Any], instruction: str) -> dict[str, Any]:
         """Return the own body of a client of its dialect with fields, as chat completions name them, and a sentence."""

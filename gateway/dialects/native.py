@@ -12,12 +12,12 @@ whose replies are passed on as they come has that key removed from them (`gatewa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Final
 
 from cache.planning.plan import counted
-from gateway.dialects.system_text import without_billing_line
 from policies.value_type import value_type
 
 NATIVE: Final = "x_tierline_native"
@@ -26,6 +26,8 @@ _NOT_OPTIONS: Final = frozenset({"messages", "input", "model", "client_metadata"
 """Fields of a body that are its conversation, are the surface, or say who asks."""
 _OF_THIS_ITEM: Final = frozenset({"id", "status"})
 """Members of an item of a Responses body that no model is shown."""
+
+_BILLING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 def _same_path(_: Native, path: str) -> str:
@@ -89,3 +91,20 @@ def native_body(native: Native | None, dialect: str) -> Mapping[str, Any] | None
 def lost_fields(native: Native | None, dialect: str) -> tuple[str, ...]:
     """Return the paths of the client's fields that a backend of this dialect does not get by way of the translation."""
     return tuple(native.lost) if native is not None and native.dialect != dialect else ()
+
+
+def without_billing_line(system: Any) -> Any:
+    """Return the system text of a Messages request without Claude Code's billing line, which differs each time.
+
+    It says nothing to a model, and stands at the very beginning, so that no prefix cache would ever hold.
+    """
+    if isinstance(system, str):
+        return _BILLING.sub("", system)
+    if not isinstance(system, list):
+        return system
+    for i, block in enumerate(system):
+        text = block.get("text") if isinstance(block, dict) else None
+        if isinstance(text, str) and _BILLING.match(text):
+            rest = _BILLING.sub("", text)
+            return [*system[:i], *([{**block, "text": rest}] if rest else ()), *system[i + 1 :]]
+    return system

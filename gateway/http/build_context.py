@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.caller import ANYBODY, Caller, OpenModels, in_tenants_space
 from gateway.cascade.protocols import LEAST_LOOKED_AT
-from gateway.dialects.chat_reasoning import last_maker
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
@@ -77,8 +76,7 @@ def build_context(
     ):
         features, conversation = advisor.enter(policy, ledger, effective, features, trace, named=named)
     if "reasoning_above" in policy.asked:
-        maker = last_maker(effective["messages"])
-        above = maker is not None and steps.router.tier_of_maker(maker) in policy.tiers[1:]
+        above = steps.router.tier_of_reasoning(effective["messages"]) in policy.tiers[1:]
         features = features._replace(reasoning_above=above)
     came = time.monotonic() - trace.root.seconds
     if steps.deployment.telemetry.prompts and steps.deployment.telemetry.captures(policy.surface):

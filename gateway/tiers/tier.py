@@ -31,7 +31,7 @@ from routing.load.selection import Candidate, PowerOfTwo, Selection, Sticky, Wei
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity
-    from gateway.backends.call_reasoning import CallMemory
+    from gateway.backends.server_forms import CallMemory
     from gateway.config.backends import Auth
     from gateway.tiers.slot import Slot, SlotRequest
     from routing.load.latency import Forecast

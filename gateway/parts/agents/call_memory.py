@@ -1,6 +1,6 @@
 """Keep the reasoning of tool calls for an hour, in this worker and in the store.
 
-See `gateway.backends.call_reasoning`.
+See `gateway.parts.servers.call_reasoning`.
 
 A worker finds what it answered itself without a round trip. Of all other calls it asks the store once, in one round
 trip, and a store that is slow or away leaves the reasoning out. Keys are hashes of the space, which holds the tenant,
@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable, Write
-from gateway.backends.call_reasoning import Note
+from gateway.backends.server_forms import Note
 from gateway.caching.batches import BatchTask
 
 log = logging.getLogger("tierline.call_memory")
@@ -43,7 +43,7 @@ class _HeldNote(NamedTuple):
 
 
 class KeptCalls(BatchTask[Write]):
-    """Implements `gateway.backends.call_reasoning.CallMemory`."""
+    """Implements `gateway.backends.server_forms.CallMemory`."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("tierline.call_memory", _LINGER_S)

@@ -1,22 +1,20 @@
-"""Provide the seam `servers` of `gateway.seams`."""
+"""Provide the seam `servers` of `gateway.backends.server_forms`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import Any
 
+from gateway.parts.servers.chat_forms import ServerChat
+from gateway.parts.servers.chat_reasoning import last_maker
 from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.refused_fields import RefusedFields
 
-if TYPE_CHECKING:
-    from gateway.backends.base import Backend
+new_field_memory = RefusedFields
+adapted = AdaptedBackend
+chat_forms = ServerChat
 
 
-def new_field_memory(backend: str) -> RefusedFields:
-    """Return what remembers the fields that the backend of this name refuses."""
-    return RefusedFields(backend)
-
-
-def adapted(backend: Backend, rename: Mapping[str, str], omit: frozenset[str]) -> AdaptedBackend:
-    """Return a backend that sends fields under another name, or not at all."""
-    return AdaptedBackend(backend, rename, omit)
+def maker_finder() -> Callable[[Sequence[Any]], str | None]:
+    """Return what finds the name of the maker of a conversation's latest sealed reasoning."""
+    return last_maker

@@ -124,6 +124,12 @@ async def test_without_a_tier_the_error_and_the_hop_say_so(app: InProcess) -> No
 
 async def test_sealed_reasoning_is_known_by_its_maker(app: InProcess) -> None:
     """Each maker is one tier's, and what nobody here has made is nobody's."""
+
+    def tier_of(maker: str) -> str | None:
+        sealed = {"type": "reasoning.encrypted", "data": f"tl1.{maker}.0.text"}
+        turn = {"role": "assistant", "content": "a", "reasoning_details": [sealed]}
+        return app.steps.router.tier_of_reasoning([turn, {"role": "user", "content": "b"}])
+
     for tier in app.steps.tiers.values():
-        assert {app.steps.router.tier_of_maker(maker) for maker in tier.makers} == {tier.name}
-    assert app.steps.router.tier_of_maker("someone else") is None
+        assert {tier_of(maker) for maker in tier.makers} == {tier.name}
+    assert tier_of("someone else") is None

@@ -14,7 +14,7 @@ from tests.bench.parts import part_of
 from tests.bench.ratchets import module_of, syntax_of, wheel_files
 
 OTHER_MEANINGS = {
-    "gateway.dialects.chat_reasoning": "a member of messages of Gemini's chat completions",
+    "gateway.parts.servers.chat_reasoning": "a member of messages of Gemini's chat completions",
 }
 """Modules where words that are names of kinds too stand for something else."""
 

@@ -38,6 +38,7 @@ from gateway.parts.apis.dialects.messages.client import MessagesClient
 from gateway.parts.apis.dialects.responses.client import NOT_KEPT, ResponsesClient
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
+from gateway.parts.servers.chat_forms import ServerChat
 from tests.gateway.dialects.pairs import (
     USAGE,
     WORDS,
@@ -308,7 +309,7 @@ class _Sent:
 def _backend(out: str, sent: _Sent) -> Backend:
     maker = maker_of("bench", None)
     if out == "openai":
-        return OpenAIBackend(sent, model="small", key=None, maker=maker)
+        return OpenAIBackend(sent, model="small", key=None, maker=maker, forms=ServerChat("small", maker))
     if out == "responses":
         return ResponsesBackend(sent, model="small", key=None, maker=maker)
     return AnthropicBackend(sent, model="claude-opus-4-8", key=None, maker=maker)

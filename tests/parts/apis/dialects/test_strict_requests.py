@@ -19,6 +19,7 @@ from gateway.parts.apis.dialects.messages.models import facts_of_model
 from gateway.parts.apis.dialects.responses.backend import request_of
 from gateway.parts.apis.dialects.responses.reading import chat_request as of_responses
 from gateway.parts.apis.dialects.responses.reading import entries_of
+from gateway.parts.servers.chat_forms import ServerChat
 from gateway.request.body import ChatFields
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.strict_chat import StrictChat
@@ -49,7 +50,7 @@ def to_responses(body: Json, native: Native | None = None) -> str | None:
 def to_chat(body: Json, native: Native | None) -> str | None:
     """What OpenAI's chat completions refuse a translated body for."""
     ChatFields(Limits()).check(body)
-    backend = OpenAIBackend(None, model="small", key=None, maker=OWN)  # type: ignore[arg-type]
+    backend = OpenAIBackend(None, model="small", key=None, maker=OWN, forms=ServerChat("small", OWN))  # type: ignore[arg-type]
     request = BackendRequest(body, ask_logprobs=False, alternatives=None, native=native)
     payload, _, _ = backend._prepare(request, stream=False)
     return OPENAI.refusal_of(json.loads(json.dumps(payload)))

@@ -12,9 +12,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.native import Native
+from gateway.dialects.native import Native, without_billing_line
 from gateway.dialects.reasoning import DETAILS
-from gateway.dialects.system_text import without_billing_line
 from gateway.errors import ApiError, InvalidRequest
 from gateway.off_loop import off_loop
 from gateway.parts.apis.dialects.messages.fit import BUDGETS

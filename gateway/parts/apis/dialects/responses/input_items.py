@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.chat_reasoning import is_name_of_field
 from gateway.dialects.reasoning import DETAILS, Maker, joined_details
 from gateway.parts.apis.dialects.responses.items import EXTRA
+from gateway.parts.servers.chat_reasoning import is_name_of_field
 from routing.features import url_of_file
 
 ENCRYPTED_ITEMS: Final = frozenset({"reasoning", "compaction"})

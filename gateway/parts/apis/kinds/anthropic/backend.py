@@ -24,15 +24,14 @@ from gateway.backends.http_backend import (
     json_object,
     translated_completion,
 )
-from gateway.dialects.custom_tools import CustomCalls, as_functions
-from gateway.dialects.native import native_body
+from gateway.dialects.native import native_body, without_billing_line
 from gateway.dialects.reasoning import Maker
-from gateway.dialects.system_text import without_billing_line
-from gateway.dialects.tool_names import ToolNames, plain_name, restore_names, with_names
 from gateway.parts.apis.dialects.messages.backend import VERSION, messages_request, protocol_of
 from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.parts.apis.dialects.messages.markers import SystemTexts, add_markers
 from gateway.parts.apis.dialects.messages.models import facts_of_model
+from gateway.parts.servers.custom_tools import CustomCalls, as_functions
+from gateway.parts.servers.tool_names import ToolNames, plain_name, restore_names, with_names
 
 _MOST_HEADERS: Final = 64
 _NO_NAMES: Final[ToolNames] = {}

@@ -17,8 +17,8 @@ from policies.validation import raise_findings
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend, MakeTransport
-    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
+    from gateway.backends.server_forms import CallMemory
 
 _ON_PLATFORM: Final = {
     "aws": ("/model/{}/", "invoke", "invoke-with-response-stream", "bedrock-2023-05-31"),

@@ -11,8 +11,8 @@ from routing.features import Capability
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend, MakeTransport
-    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
+    from gateway.backends.server_forms import CallMemory
 
 
 class DecisionsConfig(BackendConfig):

@@ -36,14 +36,14 @@ from gateway.backends.http_backend import (
 from gateway.dialects.client_paths import client_path, client_paths
 from gateway.dialects.native import Native, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
-from gateway.dialects.system_text import names_of_systems, with_one_system
-from gateway.dialects.tool_names import ToolNames, restore_names, with_names
 from gateway.parts.apis.dialects.responses.backend import ResponsesRequest, request_of
 from gateway.parts.apis.dialects.responses.chunks import ResponseChunks
 from gateway.parts.apis.dialects.responses.input_items import Unsupported
 from gateway.parts.apis.dialects.responses.reading import ENCRYPTED
 from gateway.parts.apis.dialects.responses.reply import NotAResponse, ReplyFailed, chat_answer
 from gateway.parts.apis.kinds.responses.one_instruction import with_one_instruction
+from gateway.parts.servers.system_text import names_of_systems, with_one_system
+from gateway.parts.servers.tool_names import ToolNames, restore_names, with_names
 
 log = logging.getLogger("tierline.backends")
 

@@ -12,8 +12,8 @@ from policies.errors import Finding
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend, MakeTransport
-    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
+    from gateway.backends.server_forms import CallMemory
 
 
 class ResponsesBackendConfig(BackendConfig):

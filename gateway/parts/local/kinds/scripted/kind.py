@@ -11,8 +11,8 @@ from policies.errors import Finding
 
 if TYPE_CHECKING:
     from gateway.backends.base import Backend, MakeTransport
-    from gateway.backends.call_reasoning import CallMemory
     from gateway.backends.http_backend import Common
+    from gateway.backends.server_forms import CallMemory
 
 _OF_CALLS: Final = ("auth", "base_url", "key_env", "key_file", "http", "connect_timeout")
 

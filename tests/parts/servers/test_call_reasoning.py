@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.call_reasoning import AnswerNotes, Note, lacking, with_reasoning
+from gateway.backends.server_forms import Note
+from gateway.parts.servers.call_reasoning import AnswerNotes, lacking, with_reasoning
 
 
 class Memory:

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.system_text import names_of_systems, with_one_system, without_billing_line
+from gateway.dialects.native import without_billing_line
 from gateway.parts.apis.dialects.messages.client import chat_body
 from gateway.parts.apis.kinds.responses.one_instruction import with_one_instruction
+from gateway.parts.servers.system_text import names_of_systems, with_one_system
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch={};"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.readable_reasoning import ReasoningName, name_asked_for, name_of_reasoning, under_name
+from gateway.parts.servers.readable_reasoning import ReasoningName, name_asked_for, name_of_reasoning, under_name
 
 CALLS: list[Any] = [{"id": "call_1", "type": "function", "function": {"name": "look", "arguments": "{}"}}]
 TEXT = {"type": "reasoning.text", "text": "so"}

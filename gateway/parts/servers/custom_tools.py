@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.tool_names import changed_tools
+from gateway.parts.servers.tool_names import changed_tools
 
 Json = dict[str, Any]
 _INPUT: Final = "input"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.custom_tools import CustomCalls, as_functions
+from gateway.parts.servers.custom_tools import CustomCalls, as_functions
 
 GRAMMAR = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /.+/s"}}
 PATCH = {"type": "custom", "custom": {"name": "apply_patch", "description": "Edits files.", "format": GRAMMAR}}

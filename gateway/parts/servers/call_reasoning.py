@@ -11,9 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.dialects.readable_reasoning import NAMES
+from gateway.parts.servers.readable_reasoning import NAMES
+
+if TYPE_CHECKING:
+    from gateway.backends.server_forms import CallMemory, Note
 from gateway.dialects.reasoning import DETAILS, joined_details
 
 EXTRA: Final = "extra_content"
@@ -25,22 +28,6 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-zA-Z0-9_-]")
 _NUMBERED: Final = re.compile(r"(.+)_\d+")
 _MOST_CALLS: Final = 256
 """Messages with calls, the latest ones, whose reasoning is looked for."""
-Note = dict[str, Any]
-"""Reasoning of one message: `message`, its own members, and `calls`, what single calls carry, by their place."""
-
-
-class CallMemory(Protocol):
-    """Keeps notes by space, which is one backend's conversation, and id of a call, from its start to its close."""
-
-    def start(self) -> None: ...
-
-    async def aclose(self) -> None: ...
-
-    def keep(self, space: str, call_id: str, note: Note | None) -> None:
-        """Keep the note of an answer, None for one that has no reasoning. The store has it soon after."""
-
-    async def find(self, space: str, call_ids: Sequence[str]) -> Mapping[str, Note]:
-        """Return the notes that there are, by the ids that were asked for; none if the store does not answer."""
 
 
 class AnswerNotes:

@@ -10,7 +10,6 @@ still alternate.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,7 +19,6 @@ _BEFORE: Final = ("user", "tool")
 MARKED: Final = "<system>\n{}\n</system>"
 """How a text of the system stands in a turn of the user."""
 _PLAIN_PART: Final = frozenset({"type", "text"})
-_BILLING: Final = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n*")
 
 
 def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
@@ -59,23 +57,6 @@ def names_of_systems(messages: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         for i, message in enumerate(messages)
         if message.get("role") in SYSTEM and message.get("name")
     )
-
-
-def without_billing_line(system: Any) -> Any:
-    """Return the system text of a Messages request without Claude Code's billing line, which differs each time.
-
-    It says nothing to a model, and stands at the very beginning, so that no prefix cache would ever hold.
-    """
-    if isinstance(system, str):
-        return _BILLING.sub("", system)
-    if not isinstance(system, list):
-        return system
-    for i, block in enumerate(system):
-        text = block.get("text") if isinstance(block, dict) else None
-        if isinstance(text, str) and _BILLING.match(text):
-            rest = _BILLING.sub("", text)
-            return [*system[:i], *([{**block, "text": rest}] if rest else ()), *system[i + 1 :]]
-    return system
 
 
 def _marked(content: Any) -> Any:

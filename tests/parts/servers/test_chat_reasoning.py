@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.chat_reasoning import (
+from gateway.dialects.reasoning import Maker, maker_name, maker_of
+from gateway.parts.servers.chat_reasoning import (
     TranslatedReasoning,
     checks_calls,
     own_reasoning,
@@ -15,7 +16,6 @@ from gateway.dialects.chat_reasoning import (
     with_short_ids,
     with_signed_calls,
 )
-from gateway.dialects.reasoning import Maker, maker_name, maker_of
 
 ONE, OTHER = maker_of("one", "key"), maker_of("other", "key")
 SIGNED: dict[str, Any] = {

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.dialects.readable_reasoning import NAMES, name_of_reasoning
 from gateway.dialects.reasoning import DETAILS, Maker, maker_name
+from gateway.parts.servers.readable_reasoning import NAMES, name_of_reasoning
 
 _LISTS: Final = ("reasoning_details", "thinking_blocks")
 _SIGNED: Final = ("signature", "data")

@@ -1,0 +1,212 @@
+"""Bring chat completions into the form that one server takes, and its replies into the form that clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from gateway.dialects.native import NATIVE
+from gateway.parts.servers.call_reasoning import NOTED, AnswerNotes, with_reasoning
+from gateway.parts.servers.chat_reasoning import (
+    MAY_HOLD_REASONING,
+    TranslatedReasoning,
+    checks_calls,
+    own_reasoning,
+    seal_reasoning,
+    with_joined_calls,
+    with_short_ids,
+    with_signed_calls,
+)
+from gateway.parts.servers.custom_tools import CustomCalls, as_functions, has_custom
+from gateway.parts.servers.readable_reasoning import ReasoningName
+from gateway.parts.servers.system_text import names_of_systems, with_one_system
+from gateway.parts.servers.tool_names import ToolNames, restore_names, with_names
+
+if TYPE_CHECKING:
+    from gateway.backends.base import BackendRequest
+    from gateway.backends.server_forms import CallMemory
+    from gateway.dialects.reasoning import Maker
+
+_MAY_CHANGE: Final = MAY_HOLD_REASONING | {NATIVE}
+"""Keys of a delta that may have to be changed."""
+_PLAIN: Final = 2
+"""Keys of a message that has a role and a content alone."""
+
+
+class ServerChat:
+    """Implements `gateway.backends.server_forms.ChatForms`.
+
+    Without `custom_tools`, the server is sent functions in place of tools that take a free text.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        maker: Maker,
+        *,
+        one_system: bool = False,
+        custom_tools: bool = False,
+        calls: CallMemory | None = None,
+    ) -> None:
+        self._maker = maker
+        self._one_system = one_system
+        self._custom_tools = custom_tools
+        self._calls = calls
+        self._checks_calls = checks_calls(model)
+        self._reasoning_name = ReasoningName()
+        self.remembers = calls is not None
+        self.usual = ServerReply(maker)
+
+    async def restored(self, request: BackendRequest) -> BackendRequest:
+        """Return the request with what its messages lack of this model's reasoning."""
+        if self._calls is None:
+            return request
+        made = await with_reasoning(request.body["messages"], self._calls, self._space(request))
+        return request if made is None else replace(request, body={**request.body, "messages": made})
+
+    def learns(self, refusal: Mapping[str, Any]) -> bool:
+        """Return whether the server refuses calls without reasoning; it is sent some text in its place from then on."""
+        return self._reasoning_name.learn(refusal)
+
+    def prepare(self, payload: dict[str, Any], request: BackendRequest) -> tuple[ServerReply | None, tuple[str, ...]]:
+        """Change a body in place; return what reads its reply (None: `usual`) and the paths of what is not sent."""
+        native, tools = request.native, payload.get("tools")
+        custom: frozenset[str] = frozenset()
+        names: ToolNames = {}
+        notes: ReplyNotes | None = None
+        dropped: tuple[str, ...] = ()
+        if not self._custom_tools and (native is not None or (tools and has_custom(tools))):
+            functions, custom = as_functions(payload)
+            payload.update(functions)
+        if native is not None:
+            payload["messages"] = with_joined_calls(payload["messages"]) or payload["messages"]
+            shorter, names = with_names(payload)
+            payload.update(shorter)
+        if self._calls is not None and request.conversation:
+            notes = ReplyNotes(self._calls, self._space(request), self._reasoning_name)
+        if self._one_system and (made := with_one_system(payload["messages"])) is not None:
+            dropped = names_of_systems(payload["messages"])
+            payload["messages"] = made
+        for message in payload["messages"]:
+            if len(message) > _PLAIN or "content" not in message or "role" not in message:
+                if self._fit_turns(payload):
+                    dropped = (*dropped, "reasoning")
+                break
+        if native is None and notes is None and not custom:
+            return None, dropped
+        translated = None
+        if native is not None:
+            translated = TranslatedReasoning(self._maker, calls=native.dialect == "messages")
+        return ServerReply(self._maker, translated, names, custom, notes), dropped
+
+    def _fit_turns(self, payload: dict[str, Any]) -> bool:
+        """Bring turns that are more than a text into form; return whether reasoning of others was left out."""
+        own = own_reasoning(payload["messages"], self._maker)
+        messages, lost = (payload["messages"], False) if own is None else own
+        if self._reasoning_name.name:
+            messages = self._reasoning_name.sent(messages)
+        messages = with_short_ids(messages) or messages
+        if self._checks_calls:
+            messages = with_signed_calls(messages) or messages
+        payload["messages"] = messages
+        return lost
+
+    def _space(self, request: BackendRequest) -> str:
+        return f"{self._maker.name}.{request.conversation}"
+
+
+class ServerReply:
+    """Implements `gateway.backends.server_forms.ReplyForms`: what a reply is changed in, whole or chunk by chunk.
+
+    `translated` is for a client of another dialect, and `names` are its names of tools that were cut.
+    """
+
+    def __init__(
+        self,
+        maker: Maker,
+        translated: TranslatedReasoning | None = None,
+        names: ToolNames | None = None,
+        custom: frozenset[str] = frozenset(),
+        notes: ReplyNotes | None = None,
+    ) -> None:
+        self._maker = maker
+        self._translated = translated
+        self._names = names or {}
+        self._custom = CustomCalls(custom) if custom else None
+        self._notes = notes
+        self._also = _MAY_CHANGE if notes is None else _MAY_CHANGE | NOTED
+        self.watched: frozenset[str] = self._also if translated is None else self._also | translated.watched
+        self.mends = bool(translated or self._names or custom or notes)
+
+    def whole(self, choices: Sequence[dict[str, Any]]) -> bool:
+        """Change the messages of a whole answer in place; return whether anything had to be changed."""
+        changed = False
+        if self._notes is not None:
+            first = choices[0]["message"]
+            self._notes.add(first)
+            self._notes.called(first)
+            self._notes.over()
+        for choice in choices:
+            message = choice["message"]
+            if self._translated is not None:
+                changed = self._translated.turn(message, ends=True) or changed
+            if not MAY_HOLD_REASONING.isdisjoint(message):
+                changed = seal_reasoning(message, self._maker) or changed
+            if self._names:
+                changed = restore_names(message, self._names) or changed
+            if self._custom is not None:
+                changed = self._custom.whole(message) or changed
+        return changed
+
+    def change(self, delta: dict[str, Any], *, first: bool) -> bool:
+        """Change a delta that has a key of `watched`, in place; return whether anything had to be changed."""
+        if self._notes is not None and first:
+            self._notes.add(delta)
+        changed = False
+        if self._translated is not None:
+            changed = self._translated.turn(delta)
+            self.watched = self._also | self._translated.watched
+        return seal_reasoning(delta, self._maker) or changed
+
+    def mend(self, choices: Sequence[dict[str, Any]]) -> bool:
+        """Change choices that call tools or end, in place; return whether anything had to be changed."""
+        changed = False
+        for choice in choices if self._names else ():
+            changed = restore_names(choice.get("delta") or {}, self._names) or changed
+        if (custom := self._custom) is not None:
+            for choice in choices:
+                changed = custom.chunk(choice) or changed
+        if self._notes is not None and choices:
+            self._notes.called(choices[0].get("delta") or {})
+        for choice in choices if self._translated is not None else ():
+            # Reasoning that nothing has followed is sealed where its choice ends.
+            if self._translated is not None and choice.get("finish_reason") and not choice.get("index"):
+                delta = choice["delta"] = choice.get("delta") or {}
+                changed = self._translated.turn(delta, ends=True) or changed
+        return changed
+
+    def over(self) -> None:
+        """Keep what was noted of the reply, once."""
+        if self._notes is not None:
+            self._notes.over()
+
+
+class ReplyNotes:
+    """Note one reply's reasoning for the requests that follow it."""
+
+    def __init__(self, memory: CallMemory, space: str, name: ReasoningName) -> None:
+        self._memory = memory
+        self._space = space
+        self._name = name
+        self._notes = AnswerNotes()
+        self.called = self._notes.called
+
+    def add(self, holder: Mapping[str, Any]) -> None:
+        """Note what a message or delta has of reasoning."""
+        self._name.see(holder)
+        self._notes.add(holder)
+
+    def over(self) -> None:
+        """Keep what was noted, once."""
+        self._notes.keep(self._memory, self._space)
