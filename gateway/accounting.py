@@ -2,9 +2,8 @@
 
 While a request is under way, each of its calls is charged once, to the ledger and to the call's hop, from the usage
 that the backend reported or, marked as estimated, from our own count; the attempts whose text was served are noted.
-When the reply is out, `Finalizer` reads the trace's hops and completes the ledger: the account of each call, wasted
-cost, and the objectives met. These come from the surface's policy (`slo`): the limit of a quantile is checked for each
-request, and over many requests the share that meets it should reach the quantile.
+When the reply is out, `Finalizer` reads the trace's hops and completes the ledger: the account of each call, and wasted
+cost.
 
 What of it the request's key pays is in `gateway/payers.toml`.
 """
@@ -13,23 +12,21 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
 from gateway.telemetry import names
-from gateway.telemetry.ledger import PLAYGROUND, SHADOW, CallAccount, Ledger, is_beside, no_answer
-from policies.quantities import NANO, OF_STAGES
+from gateway.telemetry.ledger import SHADOW, CallAccount, Ledger
+from policies.quantities import NANO
 from routing.load.limits import SpendBudget
 
 if TYPE_CHECKING:
-    from gateway.config.policy_reload import Policies
     from gateway.config.prices import Price
     from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
-    from policies.model import Policy, Slo
+    from policies.model import Policy
 
 PAYERS: Final[Sequence[Mapping[str, str]]] = tomllib.loads(Path(__file__).with_name("payers.toml").read_text("utf-8"))[
     "call"
@@ -186,97 +183,28 @@ class HedgeBudgets:
         return max(0.0, spent - same)
 
 
-_STAGE_OF_HOP: Final = {
-    names.CACHE_EXACT: "cache", names.CACHE_SEMANTIC: "cache", names.EMBED: "embed", names.ROUTE: "route",
-}  # fmt: skip
-_MOST_POLICIES: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class _Terms:
-    """Price and objectives of one policy version."""
-
-    strongest: Price | None
-    """Price of its strongest tier's first configured backend."""
-    of_streams: Sequence[tuple[str, str, float]]
-    """Name, field of the ledger and limit in milliseconds of each objective that applies to streams."""
-    total_ms: Sequence[tuple[str, float]]
-    """Names and limits in milliseconds of the objectives for the whole answer."""
-    stages: Sequence[tuple[str, str, float]]
-    """Name, stage and limit in milliseconds of each objective that a stage has."""
-
-
 class Finalizer:
-    """Complete ledgers, with the prices and objectives of the policies in force."""
+    """Complete ledgers: the account of each call, and what of it was wasted and charged."""
 
     def __init__(
         self,
-        policies: Policies,
-        tiers: Mapping[str, Tier],
         hedge_budgets: HedgeBudgets,
         ceiling_usd: float = 0.0,
+        complete: Callable[[Trace, Ledger], None] | None = None,
     ) -> None:
-        """`ceiling_usd` is what each call of unknown price is charged as."""
+        """`ceiling_usd` is what each call of unknown price is charged as. `complete` is called last of all."""
         self._ceiling_usd = ceiling_usd
-        self._prices = {server.config.name: server.config.price for tier in tiers.values() for server in tier.endpoints}
-        self._policies = policies
         self._hedge_budgets = hedge_budgets
-        self._tiers = tiers
-        self._terms: dict[str, _Terms] = {}
+        self._complete = complete
 
     def close(self, trace: Trace, ledger: Ledger) -> None:
         """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
         ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
-        if ledger.served == () and ledger.answer_tokens_in is not None:  # stored, or shared: nothing of it was called
-            used, price = (
-                Usage(ledger.answer_tokens_in, ledger.answer_tokens_out or 0),
-                self._prices.get(ledger.backend),
-            )
-            ledger.list_usd = 0.0 if price is None else price.of(used)
         if calls:
             _note_waste(ledger, calls)
             self._hedge_budgets.book(ledger)
-        if ledger.arm == PLAYGROUND or is_beside(ledger.surface):
-            return  # no goodput and no saving: its sender chose the tier or the policy, or it is no chat
-        key = ledger.policy if not ledger.arm else f"{ledger.policy} {ledger.arm}"
-        terms = self._terms.get(key) or self._terms_of(ledger, key)
-        if terms is None:
-            return
-        tokens_in, tokens_out = ledger.answer_tokens_in, ledger.answer_tokens_out
-        if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
-            ledger.counterfactual_usd = terms.strongest.of(_alone(calls, tokens_in, tokens_out))
-        if ledger.steered_from and tokens_in is not None and tokens_out is not None:
-            self._note_steered(trace, ledger, _alone(calls, tokens_in, tokens_out))
-        if terms.stages:
-            ledger.stages = stages_of(trace, ledger)
-        ledger.slo = _held_against(terms, ledger)
-
-    def _terms_of(self, ledger: Ledger, key: str) -> _Terms | None:
-        """Return the terms of the request's policy version; None if it was replaced before any request needed them.
-
-        A canary's requests are held against the objectives of the policy in force: else a candidate with easier
-        objectives would seem the better one.
-        """
-        policies = self._policies.current
-        live = policy = policies.by_surface.get(ledger.surface)
-        if ledger.arm and (rolling := policies.rolling.get(ledger.surface)) and rolling.policy.label == ledger.policy:
-            policy = rolling.policy
-        if live is None or policy is None or policy.label != ledger.policy:
-            return None
-        if len(self._terms) >= _MOST_POLICIES:
-            self._terms.clear()
-        terms = self._terms[key] = _Terms(self._strongest(policy), *_objectives(live.slo))
-        return terms
-
-    def _note_steered(self, trace: Trace, ledger: Ledger, alone: Usage) -> None:
-        """Note what the answer would have cost at the tier from which a budget kept the request."""
-        made, price = trace.decision, self._tiers[ledger.steered_from].price
-        if made is not None and made.decision is not None and made.decision.tiers[0] != ledger.steered_from:
-            ledger.steered_usd = None if price is None else price.of(alone)
-
-    def _strongest(self, policy: Policy) -> Price | None:
-        configs = (endpoint.config for name in policy.ladder[-1:] for endpoint in self._tiers[name].endpoints)
-        return next((config.price for config in configs if config.configured), None)
+        if self._complete is not None:
+            self._complete(trace, ledger)
 
 
 def _read(trace: Trace, ledger: Ledger, ceiling_usd: float) -> list[CallAccount]:
@@ -370,86 +298,3 @@ def _note_waste(ledger: Ledger, calls: Sequence[CallAccount]) -> None:
     ledger.answer_tokens_in, ledger.answer_tokens_out = first.tokens_in, tokens
     if ledger.stream and ledger.ttft_ms is not None and tokens > 1:
         ledger.tpot_ms = max(0.0, ledger.total_ms - ledger.ttft_ms) / (tokens - 1)
-
-
-def _alone(calls: Sequence[CallAccount], tokens_in: int, tokens_out: int) -> Usage:
-    """Return the usage of the same answer by the strongest tier alone.
-
-    It would have read from its prompt cache what any attempt read from its own: a conversation that stays with one
-    model is read there turn by turn. What the served call wrote to a cache, it would have written. Samples and judges
-    do not count: they read what their draft has just written.
-    """
-    read, served = 0.0, None
-    for call in calls:
-        if call.attempt and call.tokens_in:
-            read = max(read, call.tokens_cached / call.tokens_in)
-        if served is None and not call.wasted:
-            served = call
-    cached = round(tokens_in * min(1.0, read))
-    if served is None:
-        return Usage(tokens_in, tokens_out, tokens_cached=cached)
-    written = min(served.tokens_cache_write, tokens_in - cached)
-    for_an_hour = min(served.tokens_hour_write, written)
-    return Usage(tokens_in, tokens_out, tokens_cached=cached, tokens_cache_write=written, tokens_hour_write=for_an_hour)
-
-
-def stages_of(trace: Trace, ledger: Ledger) -> dict[str, float]:
-    """Return the milliseconds of each stage that a finished request had; see `policies.model.STAGES`."""
-    stages: dict[str, float] = {}
-    for hop in trace.hops:
-        if (stage := _STAGE_OF_HOP.get(hop.name)) is not None:
-            took_ms = ((hop.end_ns or trace.root.end_ns) - hop.start_ns) / 1e6
-            stages[stage] = stages.get(stage, 0.0) + took_ms
-    calls = [call for call in ledger.calls if call.attempt]
-    served = next((call for call in calls if not call.wasted), None)
-    if served is None:
-        return stages
-    first_ms = max(0.0, served.total_ms - served.queue_ms) if served.ttft_ms is None else served.ttft_ms
-    due_ms = ledger.total_ms if ledger.ttft_ms is None else ledger.ttft_ms
-    called_ms = served.start_ms + served.queue_ms + first_ms
-    stages |= {"queue": served.queue_ms, "drafts": served.start_ms - calls[0].start_ms, "prefill": first_ms}
-    return stages | {"verdict": max(0.0, due_ms - called_ms), "decode": max(0.0, ledger.total_ms - due_ms)}
-
-
-def _objectives(
-    slo: Slo,
-) -> tuple[list[tuple[str, str, float]], list[tuple[str, float]], list[tuple[str, str, float]]]:
-    """Return the objectives of streams, those of the whole answer and those of stages; see `_Terms`."""
-    of_streams: list[tuple[str, str, float]] = []
-    total: list[tuple[str, float]] = []
-    stages: list[tuple[str, str, float]] = []
-    for name, limit_s in slo.limits().items():
-        what = name.partition("_")[0]
-        if name.startswith(OF_STAGES):
-            stages.append((name, name.split("_")[1], limit_s * 1000))
-        elif what in ("total", "deadline"):
-            total.append((name, limit_s * 1000))
-        else:
-            of_streams.append((name, f"{what}_ms", limit_s * 1000))
-    return of_streams, total, stages
-
-
-def _held_against(terms: _Terms, ledger: Ledger) -> Mapping[str, bool] | None:
-    """Return whether each objective was met; None for a request that was refused, or whose client left.
-
-    Objectives for the first token, the pace and the gaps apply to streams only, the latter two to those that have
-    them: a stored answer has no pace, and one chunk no gap. A request that failed is held against the times that had
-    passed by then: it missed those, and says nothing of the others. A stage's objective is for requests that had the
-    stage, failed or not.
-    """
-    ending = no_answer(ledger.status, ledger.error, refused=ledger.refused)
-    if ending in ("refused", "left"):
-        return None
-    total = ledger.total_ms
-    met = {name: total <= limit for name, limit in terms.total_ms if not ending or total > limit}
-    if ledger.stream:
-        for name, field, limit in terms.of_streams:
-            took: float | None = getattr(ledger, field)
-            if took is not None and (not ending or took > limit):
-                met[name] = took <= limit
-            elif took is None and field == "ttft_ms" and (not ending or total > limit):
-                met[name] = False
-    for name, stage, limit in terms.stages:
-        if ledger.stages is not None and (took := ledger.stages.get(stage)) is not None:
-            met[name] = took <= limit
-    return met

@@ -42,6 +42,7 @@ from gateway.seams import (
     build_call_memory,
     build_client_api,
     build_conversation_advisor,
+    build_figures,
     build_flights,
     build_hit_bound,
     build_limits,
@@ -104,7 +105,7 @@ def build(
     steps.router = Router(tiers, classifiers, conversations)
     hedge_budgets = HedgeBudgets(tiers)
     unknown_usd = 0.0 if steps.limits is None else steps.limits.unknown_usd
-    finalizer = Finalizer(steps.policies, tiers, hedge_budgets, unknown_usd)
+    finalizer = Finalizer(hedge_budgets, unknown_usd, build_figures(steps))
     steps.gate = gate or LoadShedder(deployment.limits.in_flight, room=room_for_bodies(deployment.limits))
     steps.guard = LoopbackGuard(deployment)
     steps.authenticator = build_authenticator(steps)

@@ -79,6 +79,7 @@ if TYPE_CHECKING:
     from gateway.errors import ApiError
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
+    from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Telemetry
@@ -460,6 +461,11 @@ def spans(dropped: Callable[[str, int], None]) -> Exporter | None:
 @one("otlp")
 def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
     """Return what is given every request, likewise. Stable."""
+
+
+@one("figures")
+def build_figures(core: Core) -> Callable[[Trace, Ledger], None] | None:
+    """Return what completes the records of requests: the objectives that each met, and what it saved."""
 
 
 @one("recorder")

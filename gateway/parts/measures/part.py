@@ -1,11 +1,18 @@
-"""Provide the route by which clients rate answers: see `gateway.seams`."""
+"""Provide the route by which clients rate answers, and the figures of requests: see `gateway.seams`."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from gateway.parts.measures.request_figures import RequestFigures
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
+
+    from gateway.seams import Core
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Trace
 
 
 def public_routers() -> list[APIRouter]:
@@ -13,3 +20,8 @@ def public_routers() -> list[APIRouter]:
     from gateway.parts.measures.feedback_route import router  # FastAPI is slow to import, and most workers need none
 
     return [router]
+
+
+def build_figures(core: Core) -> Callable[[Trace, Ledger], None]:
+    """Return what completes the records of a worker's requests."""
+    return RequestFigures(core.policies, core.tiers).complete

@@ -27,6 +27,7 @@ from gateway.errors import ApiError
 from gateway.parts.measures.daily_budget import DailyBudget, among_others
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.parts.measures.own_call import is_quiet
+from gateway.parts.measures.request_figures import RequestFigures
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules
@@ -97,7 +98,7 @@ class ShadowRunner:
         self._tiers = tiers
         self._router = router
         self._cascade = CascadeRunner(tiers, hedge_budgets, verifier)
-        self._finalizer = Finalizer(policies, tiers, hedge_budgets)
+        self._finalizer = Finalizer(hedge_budgets, complete=RequestFigures(policies, tiers).complete)
         self._budget = DailyBudget(store)
         self._telemetry = telemetry
         self._counted = counted
