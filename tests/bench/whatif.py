@@ -25,7 +25,7 @@ import orjson
 
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.console.policy_numbers import numbers_of

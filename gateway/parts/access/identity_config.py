@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 
 from gateway.config.addresses import check_http_url, is_loopback
 from gateway.parts.access.quotas.terms import NO_TERMS, Terms
@@ -95,6 +95,22 @@ class IdentityConfig(Section):
     def find(self, issuer: str) -> IssuerConfig | None:
         """Return the issuer of that name; None if it is not listed."""
         return next((config for config in self.issuers if config.issuer == issuer), None)
+
+
+class LoginConfig(Section):
+    """The console (`console.login`) as a client of an issuer, by the authorization code flow with PKCE."""
+
+    issuer: str
+    """One of `identity.issuers`."""
+    client_id: _Words
+    client_secret_env: _Words | None = None
+    """Variable with the client's secret; None for a public client."""
+    client_secret: SecretStr | None = None
+    """Set by whoever serves the console."""
+    url: IssuerUrl
+    """Where people reach the console; the provider sends them back to `URL/sign-in/callback`."""
+    scopes: SomeWords = ("profile", "email")
+    """What is asked for beside `openid`."""
 
 
 class RoleConfig(Section):

@@ -17,19 +17,17 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.errors import ApiError, Conflict, Headers, Overloaded, RateLimited
-from gateway.parts.access.audit.trail import AuditTrail
-from gateway.parts.access.keys.roles import ACTIONS, NOBODY
-from gateway.parts.console.access import COOKIE, ConsoleAccess
+from gateway.errors import ApiError, Conflict, Headers
+from gateway.parts.access.pages.login import Login
+from gateway.parts.access.pages.sessions import ConsoleAccess
+from gateway.parts.access.pages.sign_in import SignIn
 from gateway.parts.console.assets import Assets
 from gateway.parts.console.attempt_races import loss_of
 from gateway.parts.console.gateway_client import GatewayClient
-from gateway.parts.console.login import Login
 from gateway.parts.console.page import Action, Page, PageError, PolicyPlaces, Sources, View, person_in
 from gateway.parts.console.records import Records
 from gateway.parts.console.render import Renderer
 from gateway.parts.console.shell import Shell
-from gateway.parts.console.sign_in import NOT_LOOKED_AT, SignIn, address_of, is_foreign
 from gateway.parts.console.svg import (
     bands,
     bars,
@@ -66,7 +64,6 @@ _HEADERS: Final = {
 }
 Handler = Callable[[Request], Awaitable[Response]]
 
-_NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one."
 _FOR_EVER: Final = "public, max-age=31536000, immutable"
 _MOVED: Final[Mapping[str, str]] = {
     "/differ": "/requests",
@@ -111,7 +108,6 @@ class ConsoleApp:
 
         `gateway` asks how a gateway stands; who made it closes it. `login` sends people to their identity provider.
         """
-        self._access = access
         self._archive = archive
         self._assets = Assets()
         named: list[Page] = []
@@ -136,9 +132,9 @@ class ConsoleApp:
                 "views": named,
             },
         )
-        self._signing_in = SignIn(access, self._render, AuditTrail(store), login)
         sources = Sources(archive, store, places, self._render, gateway)
         shell = Shell(sources)
+        self._signing_in = SignIn(shell, access, login)
         add_pages(shell)
         self._entries = [*(entry for view in _VIEWS for entry in view(sources)), *shell.entries]
         self._entries.sort(key=_place)
@@ -183,10 +179,10 @@ class ConsoleApp:
         """
 
         async def serve(request: Request) -> Response:
-            if (refusal := await self._refused(request)) is not None:
+            if (refusal := await self._signing_in.refused(request, self._error)) is not None:
                 return refusal
-            if does and not person_in(request).may_some(does):
-                return self._error(request, 403, "You may not do this", _NEEDS_ROLE.format(ACTIONS[does].what.lower()))
+            if does and (text := self._signing_in.may_not(request, does)):
+                return self._error(request, 403, "You may not do this", text)
             try:
                 return await handle(request)
             except HTTPException as other:
@@ -202,26 +198,6 @@ class ConsoleApp:
                 return self._error(request, 500, "The ledger could not be read", str(error))
 
         return serve
-
-    async def _refused(self, request: Request) -> Response | None:
-        """Return the reply to who may not see the console; None for who may."""
-        if not self._access.host_allowed(request.headers.get("host", "").lower()):
-            text = "This console requires no key, so it answers to names of this machine only.\n"
-            return PlainTextResponse(text, 403)
-        if request.method == "POST" and is_foreign(request):
-            return PlainTextResponse("Forms of other sites may not change anything here.\n", 403)
-        authorization, cookie = request.headers.get("authorization", ""), request.cookies.get(COOKIE, "")
-        try:
-            person = await self._access.person_of(authorization, cookie, address_of(request))
-        except (RateLimited, Overloaded) as refused:
-            return self._error(request, refused.status, NOT_LOOKED_AT, refused.message, refused.headers)
-        if person is not NOBODY:
-            request.state.person = person
-            return None
-        if request.url.path.endswith(".json"):
-            return self._error(request, 401, "A key is needed", "Send it as 'Authorization: Bearer KEY'.")
-        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-        return RedirectResponse(f"/sign-in?to={quote(address, safe='/')}", 303)
 
     async def _home(self, request: Request) -> Response:
         pages = [entry for entry in self._entries if isinstance(entry, Page) and entry.name]

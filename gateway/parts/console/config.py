@@ -5,31 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from pydantic import SecretStr, field_validator
+from pydantic import field_validator
 
 from gateway.config.notations import Port, Words
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
 from gateway.parts.access.config import AccessSections
-from gateway.parts.access.identity_config import IssuerUrl, SomeWords
+from gateway.parts.access.identity_config import LoginConfig
 from policies.errors import Finding
 from policies.validation import Section
-
-
-class LoginConfig(Section):
-    """The console as a client of an issuer, by the authorization code flow with PKCE."""
-
-    issuer: str
-    """One of `identity.issuers`."""
-    client_id: Words
-    client_secret_env: Words | None = None
-    """Variable with the client's secret; None for a public client."""
-    client_secret: SecretStr | None = None
-    """Set by whoever serves the console."""
-    url: IssuerUrl
-    """Where people reach the console; the provider sends them back to `URL/sign-in/callback`."""
-    scopes: SomeWords = ("profile", "email")
-    """What is asked for beside `openid`."""
 
 
 class ConsoleConfig(Section):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from urllib.parse import parse_qsl
 
 from starlette.exceptions import HTTPException
@@ -17,7 +17,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.errors import ApiError
-from gateway.parts.access.keys.roles import Person
 
 if TYPE_CHECKING:
     from cache.store.base import Store
@@ -113,9 +112,30 @@ class Action:
 View = Callable[[Sources], Iterable[Page | Action]]
 
 
-def person_in(request: Request) -> Person:
+class ConsoleUser(Protocol):
+    """Who asks, as the part `access` knows people."""
+
+    @property
+    def name(self) -> str:
+        """What they are called."""
+
+    @property
+    def id(self) -> str:
+        """Their stable id; '' for who has a static key."""
+
+    def author(self, given: str = "") -> str:
+        """Return who a change is recorded as made by."""
+
+    def may(self, action: str, subject: str = "") -> bool:
+        """Return whether they may do an action with a subject, empty for all."""
+
+    def may_some(self, action: str) -> bool:
+        """Return whether there is any subject that they may do an action with."""
+
+
+def person_in(request: Request) -> ConsoleUser:
     """Return the person who asks."""
-    person: Person = request.state.person
+    person: ConsoleUser = request.state.person
     return person
 
 

@@ -20,8 +20,8 @@ from policies.quantities import byte_size, dollars, figure, milliseconds, percen
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.parts.access.keys.roles import Person
     from gateway.parts.console.assets import Assets
+    from gateway.parts.console.page import ConsoleUser
 
 _TEMPLATES: Final = Path(__file__).parent / "templates"
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -83,7 +83,7 @@ class Renderer:
         """
         if request.url.path.endswith(".json"):
             return json_of({**data, "scripted": self._scripted} if self._scripted else data, status)
-        person: Person | None = getattr(request.state, "person", None)
+        person: ConsoleUser | None = getattr(request.state, "person", None)
         known = person is not None or not self._needs_key
 
         def shown_to(view: _ShownPage) -> bool:

@@ -17,14 +17,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from cache.store.redis_store import RedisStore
 from gateway.config.addresses import is_loopback
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
-from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.identities import Identities
-from gateway.parts.access.keys.roles import ADMIN, EDITOR, VIEWER, Person
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.login import Login
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.config import ConsoleConfig
 from gateway.parts.console.gateway_client import GatewayClient
-from gateway.parts.console.login import Login
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
 from gateway.request.load_shedding import LoadShedder
@@ -47,8 +45,7 @@ class CannotServeConsole(Exception):
 async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Mapping[str, str]) -> None:
     """Serve the ledger, the store and the policies of `places` until a signal. Raises CannotServeConsole."""
     deployment = places.deployment
-    people = deployment.of(AccessSections)
-    identities = Identities(people.identity, people.roles, deployment.embedding.state)
+    identities = Identities.of(deployment)
     access = access_of(config, environ, identities)
     login = login_of(config, environ, identities)
     gateway = gateway_of(config, environ)
@@ -85,9 +82,9 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
 
 def access_of(config: ConsoleConfig, environ: Mapping[str, str], identities: Identities | None = None) -> ConsoleAccess:
     """Return who may see a console with this config. Raises CannotServeConsole if that would be everybody."""
-    keys: dict[Person, str] = {}
-    named = ((VIEWER, config.viewer_key_env), (EDITOR, config.key_env), (ADMIN, config.admin_key_env))
-    for person, name in named:
+    keys: dict[str, str] = {}
+    named = (("viewer", config.viewer_key_env), ("editor", config.key_env), ("admin", config.admin_key_env))
+    for role, name in named:
         if name is None:
             continue
         try:
@@ -96,13 +93,13 @@ def access_of(config: ConsoleConfig, environ: Mapping[str, str], identities: Ide
             raise CannotServeConsole(f"console: {error}") from None
         if key is None:
             raise CannotServeConsole(f"console: {name} is not set; set it to the key, or leave it out of the config")
-        keys[person] = key.get_secret_value()
+        keys[role] = key.get_secret_value()
     if not keys and config.login is None and not is_loopback(config.host):
         raise CannotServeConsole(
             f"console: it would be open to everybody who reaches {config.host}. Name a variable with a key: "
             "`console: {key_env: TIERLINE_CONSOLE_KEY}`, or let it listen on 127.0.0.1"
         )
-    return ConsoleAccess(keys, frozenset(config.hosts), identities, login=config.login is not None)
+    return ConsoleAccess.by_roles(keys, frozenset(config.hosts), identities, login=config.login is not None)
 
 
 def login_of(config: ConsoleConfig, environ: Mapping[str, str], identities: Identities) -> Login | None:

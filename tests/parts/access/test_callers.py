@@ -25,7 +25,7 @@ from gateway.parts.access.config import Admin, TenantConfig
 from gateway.parts.access.identity_config import IdentityConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.roles import EDITOR, NOBODY
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 
 
 def many(count: int) -> Callers:

@@ -29,7 +29,7 @@ import redis
 
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.console.views.request import line_of_key, nearest_line

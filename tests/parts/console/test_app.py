@@ -20,7 +20,7 @@ from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
 from gateway.parts.access.keys.roles import VIEWER, Person
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.assets import STATIC
 from gateway.parts.console.live import LiveUpdates

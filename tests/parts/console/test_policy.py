@@ -17,7 +17,7 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.roles import VIEWER, Grant, Person
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.recorder.decisions import DecisionRecorder

@@ -10,7 +10,7 @@ import httpx2
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.views.request import line_of_key, nearest_line, slow_hops

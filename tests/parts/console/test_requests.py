@@ -13,7 +13,7 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.filters import Filter
 from gateway.parts.console.views.requests import newer_than

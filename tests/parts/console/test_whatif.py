@@ -14,8 +14,8 @@ import pytest
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.config.launch import Launch
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console import kept_figures
-from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive

@@ -13,7 +13,7 @@ from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.audit.entries import KEYS
 from gateway.parts.access.keys.roles import EDITOR
-from gateway.parts.console.access import ConsoleAccess
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from tests.parts.access.audit.test_trail import of_key

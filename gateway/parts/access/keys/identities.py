@@ -13,10 +13,11 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from gateway.config.schema import DEFAULT_TENANT
+from gateway.config.schema import DEFAULT_TENANT, Deployment
 from gateway.errors import Overloaded, Unauthorized, retry_after
+from gateway.parts.access.config import AccessSections
 from gateway.parts.access.identity_config import NAME, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.parts.access.keys.key_caller import KeyCaller
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord
@@ -49,6 +50,12 @@ class Identities:
             from gateway.parts.access.keys.issuer import Issuer
 
             self._issuers = {issuer.issuer: Issuer(issuer, folder) for issuer in config.issuers}
+
+    @classmethod
+    def of(cls, deployment: Deployment) -> Self:
+        """Return the issuers and roles of a deployment."""
+        config = deployment.of(AccessSections)
+        return cls(config.identity, config.roles, deployment.embedding.state)
 
     def __bool__(self) -> bool:
         """Return whether there are issuers."""

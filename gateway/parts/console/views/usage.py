@@ -24,7 +24,7 @@ from gateway.parts.access.keys.budgets import BudgetStanding, OwnerBudgets
 from gateway.parts.access.keys.key_caller import team_of
 from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.parts.console.live import LiveUpdates
-from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, person_in
+from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed
 from gateway.parts.console.records import Records
 from gateway.parts.console.spending_forecast import DAYS, forecast
 from gateway.parts.console.svg.bars import TONES
@@ -126,7 +126,7 @@ def _teams(request: Request) -> list[str] | None:
     """Return the teams of their own tenant that the person who asks may see; None for all."""
     if allowed(request, _DOES):
         return None
-    person = person_in(request)
+    person = request.state.person
     granted = {team for grant in person.grants for team in grant.only}
     teams = [team for team in {*granted, *person.teams} if allowed(request, _DOES, team)]
     return sorted(team_of(person.tenant, team) for team in teams)

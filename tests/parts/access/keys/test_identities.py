@@ -488,7 +488,7 @@ def test_a_discovery_document_of_another_issuer_is_not_believed(provider: Identi
 def test_without_issuers_no_library_is_imported() -> None:
     """What serving, the admin API and the console import does without joserfc and what it brings."""
     script = (
-        "import sys; import gateway.parts.console.login, gateway.parts.access.part; "
+        "import sys; import gateway.parts.access.pages.login, gateway.parts.access.part; "
         "from gateway.parts.access.keys.identities import Identities; "
         "from gateway.parts.access.identity_config import IdentityConfig; "
         "assert not Identities(IdentityConfig()); sys.exit('joserfc' in sys.modules)"

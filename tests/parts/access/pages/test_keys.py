@@ -20,9 +20,9 @@ from gateway.parts.access.keys.minting import CONTEXT, digest_of, is_mistyped
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
+from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.access.quotas.accounts import OwnerAccounts
 from gateway.parts.access.quotas.terms import Budget, Terms
-from gateway.parts.console.access import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry.ledger import ACCOUNT_PREFIX

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from typing import Final
-from urllib.parse import urlsplit
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
@@ -17,26 +18,31 @@ from gateway.errors import Headers, Overloaded, RateLimited
 from gateway.parts.access.audit.entries import TrailEntry
 from gateway.parts.access.audit.trail import AuditTrail
 from gateway.parts.access.key_tries import KeyTries
-from gateway.parts.access.keys.roles import NOBODY, Person
-from gateway.parts.console.access import COOKIE, LOGIN_S, SESSION_S, ConsoleAccess
-from gateway.parts.console.login import TRY_S, Login, LoginFailed
-from gateway.parts.console.page import form_of
-from gateway.parts.console.render import Renderer
+from gateway.parts.access.keys.roles import ACTIONS, NOBODY, Person
+from gateway.parts.access.pages.login import TRY_S, Login, LoginFailed
+from gateway.parts.access.pages.sessions import COOKIE, LOGIN_S, SESSION_S, ConsoleAccess
+
+if TYPE_CHECKING:
+    from gateway.seams import ConsoleShell
 
 log = logging.getLogger("tierline.console")
 
-NOT_LOOKED_AT: Final = "This key was not looked at"
+ErrorPage = Callable[[Request, int, str, str, Headers], Response]
+"""Return a page that says what is wrong: by its status, title, text and headers."""
+
+_NOT_LOOKED_AT: Final = "This key was not looked at"
+_NEEDS_ROLE: Final = "Your role does not allow it: {}. An admin can give you one."
 _TRY_COOKIE: Final = "tierline-sign-in"
 
 
 class SignIn:
-    """The pages to sign in and out."""
+    """The pages to sign in and out, and who asks for all others."""
 
-    def __init__(self, access: ConsoleAccess, render: Renderer, trail: AuditTrail, login: Login | None) -> None:
+    def __init__(self, shell: ConsoleShell, access: ConsoleAccess, login: Login | None) -> None:
         """With `login`, people may sign in by their identity provider."""
         self._access = access
-        self._render = render
-        self._trail = trail
+        self._shell = shell
+        self._trail = AuditTrail(shell.store)
         self._login = login
         self._failed = KeyTries()
         """Sign-ins by the provider that failed, by address: wrong keys keep nobody from these."""
@@ -51,13 +57,38 @@ class SignIn:
             routes += [Route("/sign-in/begin", self._begin), Route("/sign-in/callback", self._come_back)]
         return routes
 
+    async def refused(self, request: Request, error: ErrorPage) -> Response | None:
+        """Return the reply to who may not see the console; None for who may, whom the request then names."""
+        if not self._access.host_allowed(request.headers.get("host", "").lower()):
+            text = "This console requires no key, so it answers to names of this machine only.\n"
+            return PlainTextResponse(text, 403)
+        if request.method == "POST" and is_foreign(request):
+            return PlainTextResponse("Forms of other sites may not change anything here.\n", 403)
+        authorization, cookie = request.headers.get("authorization", ""), request.cookies.get(COOKIE, "")
+        try:
+            person = await self._access.person_of(authorization, cookie, address_of(request))
+        except (RateLimited, Overloaded) as refused:
+            return error(request, refused.status, _NOT_LOOKED_AT, refused.message, refused.headers)
+        if person is not NOBODY:
+            request.state.person = person
+            return None
+        if request.url.path.endswith(".json"):
+            return error(request, 401, "A key is needed", "Send it as 'Authorization: Bearer KEY'.", ())
+        address = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+        return RedirectResponse(f"/sign-in?to={quote(address, safe='/')}", 303)
+
+    def may_not(self, request: Request, does: str) -> str:
+        """Return what to tell who may not do an action with any subject; '' where they may."""
+        person: Person = request.state.person
+        return "" if person.may_some(does) else _NEEDS_ROLE.format(ACTIONS[does].what.lower())
+
     async def _sign_in(self, request: Request) -> Response:
         to = _within(request.query_params.get("to", "/"))
         if request.method == "GET":
             return self._page(request, to)
         if is_foreign(request):
             return PlainTextResponse("Sign in on the console's own page.\n", 403)
-        key = (await form_of(request, 20_000)).get("key", "")
+        key = (await self._shell.form(request, 20_000)).get("key", "")
         try:
             person = await self._access.person_of_key(key, address_of(request))
         except (RateLimited, Overloaded) as refused:
@@ -94,7 +125,7 @@ class SignIn:
             log.warning("a sign-in of %s failed: %s", address_of(request), error)
             return self._page(request, "/", str(error), 401)
         # A page, and no redirect: the session's strict cookie comes along only from a page of this site.
-        reply = await self._entered(request, person, self._render.page(request, "signed_in.html", {"to": to}))
+        reply = await self._entered(request, person, self._shell.reply(request, "signed_in.html", {"to": to}))
         reply.delete_cookie(_TRY_COOKIE, path="/sign-in")
         return reply
 
@@ -121,7 +152,7 @@ class SignIn:
     def _page(self, request: Request, to: str, wrong: str = "", status: int = 200, headers: Headers = ()) -> Response:
         login = None if self._login is None else self._login.name
         data = {"to": to, "wrong": wrong, "login": login, "keys": self._access.has_keys}
-        page = self._render.page(request, "sign_in.html", data, status=status)
+        page = self._shell.reply(request, "sign_in.html", data, status=status)
         page.headers.update({name.decode(): value.decode() for name, value in headers})
         return page
 

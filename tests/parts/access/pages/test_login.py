@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.audit.trail import AuditTrail
-from gateway.parts.access.identity_config import IdentityConfig, RoleConfig
+from gateway.parts.access.identity_config import IdentityConfig, LoginConfig, RoleConfig
 from gateway.parts.access.keys.identities import Identities
-from gateway.parts.console import login as login_module
-from gateway.parts.console.access import COOKIE
+from gateway.parts.access.pages import login as login_module
+from gateway.parts.access.pages.sessions import COOKIE
 from gateway.parts.console.app import ConsoleApp
-from gateway.parts.console.config import ConsoleConfig, LoginConfig
+from gateway.parts.console.config import ConsoleConfig
 from gateway.parts.console.server import CannotServeConsole, access_of, login_of
 from gateway.parts.ledger.live import LiveArchive
 from tests.gateway.telemetry.conftest import server, store

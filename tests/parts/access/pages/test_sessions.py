@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import RateLimited
 from gateway.parts.access.keys.roles import EDITOR, NOBODY, OWNER, VIEWER, Person
-from gateway.parts.console.access import LOGIN_S, SESSION_S, ConsoleAccess
+from gateway.parts.access.pages.sessions import LOGIN_S, SESSION_S, ConsoleAccess
 from gateway.parts.console.config import ConsoleConfig
 from gateway.parts.console.server import CannotServeConsole, access_of
 

@@ -14,13 +14,13 @@ import secrets
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Self
 
 from gateway.config.addresses import is_loopback
 from gateway.errors import Unauthorized
 from gateway.parts.access.key_tries import KeyTries
 from gateway.parts.access.keys.identities import Identities
-from gateway.parts.access.keys.roles import NOBODY, OWNER, Person
+from gateway.parts.access.keys.roles import ADMIN, EDITOR, NOBODY, OWNER, VIEWER, Person
 from gateway.parts.access.keys.tokens import is_token
 
 COOKIE: Final = "tierline-console"
@@ -55,6 +55,14 @@ class ConsoleAccess:
         self._identities = identities
         self.has_keys = bool(keys)
         self.needs_key = self.has_keys or login
+
+    @classmethod
+    def by_roles(
+        cls, keys: Mapping[str, str], hosts: frozenset[str], identities: Identities | None, *, login: bool
+    ) -> Self:
+        """Return it for keys by their roles: viewer, editor and admin."""
+        persons = {"viewer": VIEWER, "editor": EDITOR, "admin": ADMIN}
+        return cls({persons[role]: key for role, key in keys.items()}, hosts, identities, login=login)
 
     def host_allowed(self, host: str) -> bool:
         """Return whether the `Host` header names this machine, where no key protects the console."""
