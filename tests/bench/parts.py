@@ -104,13 +104,16 @@ def _imported(tree: ast.Module) -> Iterator[str]:
 
 
 def functions_in_two_modules() -> list[str]:
-    """Return the names of public functions that two or more modules of the product define."""
+    """Return the names of public functions that two or more modules of the product define, other than a seam's."""
     places: defaultdict[str, set[Path]] = defaultdict(set)
+    of_seams: set[str] = set()
     for file in product_files():
         for node in syntax_of(file).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
                 places[node.name].add(file)
-    return sorted(name for name, files in places.items() if len(files) > 1)
+                if any(ast.unparse(decorator).startswith(("one(", "every(")) for decorator in node.decorator_list):
+                    of_seams.add(node.name)
+    return sorted(name for name, files in places.items() if len(files) > 1 and name not in of_seams)
 
 
 def times_stored(name: str) -> int:
