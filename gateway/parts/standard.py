@@ -29,9 +29,9 @@ class StandardPart(NamedTuple):
     `title` heads its commands in `--help`. `commands` are its own, modules of its folder `commands`; `needed_by` are
     those of other parts that do not run without it. `sections` are those of the config that only it reads, which its
     module `config` defines; `policy_sections` those of policies that its module `policy` defines; `settings` other keys
-    of policies. `provides` are the seams of `gateway.seams` that its module `part` has the functions of. `variables`
-    are what the names of environment variables begin with that only it reads. `kinds` are the kinds of backend that it
-    has, each with a module `kind` in a folder of its own below `kinds`. `paths` are words
+    of policies, or words of a list there. `provides` are the seams of `gateway.seams` that its module `part` has the
+    functions of. `variables` are what the names of environment variables begin with that only it reads. `kinds` are the
+    kinds of backend that it has, each with a module `kind` in a folder of its own below `kinds`. `paths` are words
     below `/v1`, or whole paths: it alone answers these, and all below those words. `requires` are parts without which
     it counts as not installed. `distribution` is what pip installs.
     """
@@ -201,6 +201,13 @@ PARTS: Final = (
     StandardPart(
         "openapi", "documents of the API", (), provides=("openapi",), paths=("/openapi.json", "/docs", "/docs.css")
     ),
+    StandardPart(
+        "answer_schemas",
+        "answers against their schemas",
+        (),
+        provides=("answer_schemas",),
+        settings=("escalate.when.invalid.json_schema",),
+    ),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
@@ -278,6 +285,7 @@ def outside_parts() -> tuple[ModuleType, ...]:
     return tuple(modules)
 
 
+@cache
 def provider(seam: str) -> ModuleType | None:
     """Return the module that has the functions of a seam; None if this installation lacks the part it belongs to."""
     part = next((part for part in PARTS if seam in part.provides and part.installed), None)

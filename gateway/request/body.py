@@ -415,7 +415,7 @@ def _fields(limits: Limits) -> Mapping[str, Check]:
         "max_tokens": _whole(0),  # OpenAI's own clients send 0; backends decide what it means
         "max_completion_tokens": _whole(0),
         "stop": _string_or(_array(_STRING, limits.stop, "stop"), "a string or an array of strings"),
-        # A schema may be any JSON: `routing.confidence.schemas` reports what it cannot check.
+        # A schema may be any JSON: what checks answers by it reports what it cannot check.
         "response_format": _object({"type": _STRING, "json_schema": _object({})}, required=("type",)),
         "tools": _array(_object({"function": _FUNCTION}), limits.tools, "tools"),
         "functions": _array(_FUNCTION, limits.tools, "tools"),

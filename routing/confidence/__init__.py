@@ -1,1 +1,1 @@
-"""Judge an answer: its confidence, the heads behind it, agreement of samples, JSON schemas."""
+"""Judge an answer: its confidence, the heads behind it, agreement of samples."""

@@ -13,6 +13,7 @@ import pytest
 from gateway import seams
 from gateway.assembly import build
 from gateway.backends import server_forms
+from gateway.cascade import answer_checks
 from gateway.config.launch import Launch
 from gateway.parts.standard import PARTS, providers
 from gateway.steps import Steps
@@ -26,7 +27,7 @@ def _declared() -> list[tuple[str, Callable[..., Any]]]:
     """Return each function with its seam."""
     return [
         (str(decorator.args[0].value), getattr(module, function.name))
-        for module in (seams, server_forms)
+        for module in (seams, server_forms, answer_checks)
         for function in ast.parse(inspect.getsource(module)).body
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for decorator in function.decorator_list

@@ -39,7 +39,10 @@ def _of_parts(policy: Policy) -> Iterator[Finding]:
         section: Any = policy
         for name in sections:
             section = getattr(section, name, None)
-        if section is not None and key in section.model_fields_set:
+        if isinstance(section, frozenset):
+            if key in section:
+                yield Finding(tuple(sections), absent(f"the setting {setting}", part), "T719", "leave it out")
+        elif section is not None and key in section.model_fields_set:
             yield Finding(path, absent(f"the setting {setting}", part), "T719", "leave it out", (Edit(path),))
 
 

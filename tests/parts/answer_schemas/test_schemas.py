@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from routing.confidence.schemas import Schema, compile_schema
+from gateway.parts.answer_schemas.schemas import Schema, compile_schema
 
 TREE: dict[str, Any] = {
     "$ref": "#/$defs/node",
