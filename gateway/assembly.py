@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol
 from cache.response_cache import ResponseCache
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
-from cache.store.redis_store import RedisStore
 from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
@@ -26,6 +25,7 @@ from gateway.caller import LoopbackGuard
 from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
+from gateway.config.addresses import open_store
 from gateway.config.backends import BackendConfig
 from gateway.config.hooks import hook_of
 from gateway.config.key_files import KeyFiles, only_key
@@ -122,7 +122,7 @@ def build(
 
 def _store(deployment: Deployment) -> Store:
     url = deployment.store.url
-    return NoStore() if url is None else RedisStore.from_url(url)
+    return NoStore() if url is None else open_store(url)
 
 
 def _models(deployment: Deployment) -> LoadedModels:

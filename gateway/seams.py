@@ -22,10 +22,12 @@ serve one part each, and may change with it.
 Declared elsewhere, below what this file imports:
 
     servers     In `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
-    identities  The part's `AUTH`, a class below `gateway.config.backends.Auth`, has the keys of `auth` in the config,
-                and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
-    http        Its `HTTP`, a class below `gateway.config.backends.Http`, has the keys of a backend's `http`, and makes
-                the transport that calls it.
+    identities  Its `auth_config` returns a class below `gateway.config.backends.Auth`, which has the keys of `auth` in
+                the config, and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
+    http        Its `http_config` returns a class below `gateway.config.backends.Http`, which has the keys of a
+                backend's `http`, and makes the transport that calls it.
+    several_servers
+                `cache.store.redis_nodes.SeveralServers`: reaches stores of several servers. Without, a store is one.
 
 A kind of backend is one folder, `kinds/NAME` of a part that the list says has it, where NAME is what configs write
 after `kind:`. Its module `kind` has `KIND`, a class below `gateway.config.backends.BackendConfig`, which is the kind

@@ -1,9 +1,8 @@
-"""Implement the store on a Redis-protocol server given by URL: Redis or Valkey, single, under Sentinel, or a cluster.
+"""Implement the store on a Redis-protocol server given by URL: Redis or Valkey.
 
 redis_store   the operations of `cache.store.base`, as commands, and the meaning of their replies
-redis_nodes   routing: the single server, or the node of a cluster that owns the key
+redis_nodes   what URLs there are, opening connections, and the only server; clusters and Sentinels are handed in
 redis_node    one server: connections, deadlines, the breaker, and the reasons of StoreUnavailable
-redis_dial    what URLs there are, and opening connections: to a server, or to the master that Sentinels name
 resp          the commands, packed by hand, and their replies
 """
 
@@ -29,9 +28,8 @@ from cache.store.base import (
     VectorDrop,
     VectorQuery,
 )
-from cache.store.redis_dial import Dialler
 from cache.store.redis_node import READ_S, is_refusal
-from cache.store.redis_nodes import NodeCommand, Nodes
+from cache.store.redis_nodes import NodeCommand, Nodes, SeveralServers, nodes_at
 
 T = TypeVar("T")
 
@@ -49,13 +47,21 @@ class RedisStore:
         self._nodes = nodes
 
     @classmethod
-    def from_url(cls, url: str, *, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> RedisStore:
-        """Create the store at a URL of those in `redis_dial`, not connected yet.
+    def from_url(
+        cls,
+        url: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        slack: float = 1.0,
+        several: SeveralServers | None = None,
+        lacking: str = "nothing here reaches a store of several servers",
+    ) -> RedisStore:
+        """Create the store at a URL of those in `redis_nodes`, not connected yet.
 
-        Any node of a cluster will do. Each time limit is `slack` times as long. Raises ValueError, without the URL, if
-        it is invalid.
+        Any node of a cluster will do. Each time limit is `slack` times as long. Without `several` a store of several
+        servers is refused, with `lacking`. Raises ValueError, without the URL, if it is invalid.
         """
-        return cls(Nodes(Dialler(url, clock, slack)))
+        return cls(nodes_at(url, clock, slack, several, lacking))
 
     def __repr__(self) -> str:
         return f"RedisStore({self.where})"

@@ -14,6 +14,7 @@ import orjson
 from cache.store.base import StoreUnavailable
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_json_flag
+from gateway.config.addresses import open_store
 from gateway.seams import archive_folder
 
 if TYPE_CHECKING:
@@ -77,10 +78,8 @@ def with_store(args: argparse.Namespace, work: Callable[[RedisStore], Awaitable[
     Raises CommandError if that does not answer, or if `work` raises ValueError or one of the `refusals`; ConfigError.
     """
 
-    from cache.store.redis_store import RedisStore  # not needed by who asks the admin API, and slow to import
-
     async def opened(url: str) -> T:
-        store = RedisStore.from_url(url, slack=_SLACK)
+        store = open_store(url, slack=_SLACK)
         try:
             return await work(store)
         finally:

@@ -8,7 +8,14 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
+
+from gateway.parts.standard import missing_for, provider
+
+if TYPE_CHECKING:
+    from cache.store.redis_nodes import SeveralServers
+    from cache.store.redis_store import RedisStore
 
 _METADATA_NAMES = frozenset({"metadata", "metadata.google.internal", "metadata.goog", "instance-data"})
 _METADATA_ADDRESSES = frozenset(
@@ -38,10 +45,19 @@ def check_http_url(url: str) -> None:
 
 def check_store_url(url: str) -> None:
     """Check the store's URL. Raises ValueError with the reason, without the URL, which may hold a password."""
-    # The store's client parses the URL, so its rules are not repeated here.
-    from cache.store.redis_store import RedisStore
+    open_store(url)  # The store's client parses the URL, so its rules are not repeated here.
 
-    RedisStore.from_url(url)
+
+def open_store(url: str, *, slack: float = 1.0) -> RedisStore:
+    """Return the store at a URL, not connected yet; each time limit is `slack` times as long.
+
+    Raises ValueError with the reason, without the URL.
+    """
+    from cache.store.redis_store import RedisStore  # slow to import
+
+    several = cast("SeveralServers | None", provider("several_servers"))
+    lacking = missing_for("several_servers", "a store of several servers (a Redis Cluster, or one under Sentinel)")
+    return RedisStore.from_url(url, slack=slack, several=several, lacking=lacking)
 
 
 def is_metadata(host: str) -> bool:

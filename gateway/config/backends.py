@@ -138,7 +138,7 @@ class Http(Section):
     def model_of(cls, value: Any) -> type[Section]:
         """See `Section.model_of`; this class itself where no part has another."""
         part = provider("http")
-        return cls if part is None else cast("type[Http]", part.HTTP)
+        return cls if part is None else cast("type[Http]", part.http_config())
 
     def transport(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> Transport:
         """Return a transport to a URL."""
@@ -181,7 +181,7 @@ class Auth(Section):
     def model_of(cls, value: Any) -> type[Section]:
         """See `Section.model_of`; this class itself where no part has kinds of it."""
         part = provider("identities")
-        return cls if part is None else cast("type[Auth]", part.AUTH)
+        return cls if part is None else cast("type[Auth]", part.auth_config())
 
     @property
     def provider(self) -> str:

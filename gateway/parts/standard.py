@@ -174,7 +174,7 @@ PARTS: Final = (
         "clouds and replicas",
         (),
         ("console", "top", "mcp", "demo"),
-        provides=("identities", "http", "flights", "tasks"),
+        provides=("identities", "http", "flights", "tasks", "several_servers"),
     ),
     StandardPart(
         "rollout",

@@ -369,6 +369,23 @@ def test_the_list_of_parts_names_folders_and_commands_that_are_there() -> None:
     assert len(own) == len(set(own))
 
 
+def test_a_store_of_several_servers_is_refused_without_the_fleet(copy: Copy, tmp_path: Path) -> None:
+    """By `check` and by commands that take a store's URL alike."""
+    url = "redis+sentinel://a:1/main"
+    write_deployment(tmp_path, config("http://127.0.0.1:9/v1", None, url))
+    with copy.without("fleet"):
+        checked, listed = copy.run([
+            ["check", "--config", str(tmp_path / "tierline.yaml")],
+            ["trace", "list", "--store", url, "--state", str(tmp_path)],
+        ])  # fmt: skip
+    lacks = (
+        "a store of several servers (a Redis Cluster, or one under Sentinel) needs the part fleet, which is not "
+        "installed: pip install tierline\n"
+    )
+    assert lacks.strip() in checked.out
+    assert listed.err == f"tierline: {lacks}"
+
+
 def test_variables_that_nobody_reads_are_told(copy: Copy) -> None:
     """An endpoint for spans is not passed over in silence where what sends them is left out."""
     told = (

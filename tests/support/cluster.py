@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import redis
 
-from cache.store.redis_nodes import slot_of
+from gateway.parts.fleet.cluster import slot_of
 from tests.support.ports import free_port
 from tests.support.store import LocalStore
 from tests.support.wait import until

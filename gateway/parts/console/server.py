@@ -14,8 +14,7 @@ from types import FrameType
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cache.store.redis_store import RedisStore
-from gateway.config.addresses import is_loopback
+from gateway.config.addresses import is_loopback, open_store
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.pages.login import Login
@@ -49,7 +48,7 @@ async def serve_console(places: PolicyPlaces, config: ConsoleConfig, environ: Ma
     access = access_of(config, environ, identities)
     login = login_of(config, environ, identities)
     gateway = gateway_of(config, environ)
-    store = RedisStore.from_url(places.store_url, slack=_SLACK)
+    store = open_store(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
     scripted = deployment.scripted_models

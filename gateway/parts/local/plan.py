@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gateway.config.addresses import open_store
 from gateway.config.backends import LOCAL_URL, TierConfig
 from gateway.config.launch import Launch
 from gateway.config.loader import LOCAL_CONTEXT
@@ -151,13 +152,12 @@ def _is_local(tier: TierConfig, local_base_url: str) -> bool:
 
 async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) -> str:
     from cache.store.base import StoreUnavailable
-    from cache.store.redis_store import RedisStore  # imported here: it takes time, and most of this module needs none
 
-    where = RedisStore.from_url(url).where
+    where = open_store(url).where
     if STORE in ready:
         status = "ready" if ready[STORE] else f"not ready, see {state.log(STORE)}"
         return f"{status}: {EMBEDDED} at {where}, data in {state.store}"
-    store = RedisStore.from_url(url)
+    store = open_store(url)
     try:
         await store.ping()
         nodes = store.state().nodes

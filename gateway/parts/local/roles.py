@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cache.store.base import StoreUnavailable
+from gateway.config.addresses import open_store
 from gateway.config.launch import Launch
 from gateway.parts.local.child import ChildSpec, without_secrets
 from gateway.parts.local.http_probe import get
@@ -126,10 +127,9 @@ class Roles:
         )
 
     async def _is_judged(self) -> bool:
-        from cache.store.redis_store import RedisStore  # imported here: needed only where policies come from the store
         from gateway.parts.rollout.registry.records import JUDGE
 
-        store = RedisStore.from_url(self.store_url)
+        store = open_store(self.store_url)
         try:
             return await store.get(JUDGE) is not None
         except StoreUnavailable:

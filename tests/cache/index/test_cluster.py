@@ -5,8 +5,8 @@ from __future__ import annotations
 import secrets
 
 from cache.index import VectorSetIndex
-from cache.store.redis_nodes import slot_of
 from cache.store.redis_store import RedisStore
+from gateway.parts.fleet.cluster import slot_of
 from tests.cache.index.rig import partition_of, record
 
 

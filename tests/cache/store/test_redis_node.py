@@ -10,8 +10,8 @@ import pytest
 
 from cache.store import resp
 from cache.store.base import StoreUnavailable
-from cache.store.redis_dial import Dialler
 from cache.store.redis_node import Moved, Node
+from cache.store.redis_nodes import Dialler
 from tests.support.redis_script import scripted_redis
 from tests.support.store import UNHURRIED
 from tests.support.wait import eventually

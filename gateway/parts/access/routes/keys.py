@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 from fastapi import APIRouter, Depends, Query
 from pydantic import Field, StringConstraints
 
-from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Conflict, Forbidden, InvalidRequest, NotFound
 from gateway.http.api_route import Body, BodyRoute, Served
@@ -307,7 +307,7 @@ async def _own_registry(steps: Steps) -> AsyncIterator[KeyRegistry]:
     url = steps.deployment.store.url
     if url is None:
         raise Conflict("Keys stand in the store, and there is none; name one in the config.", code="no_store")
-    store = RedisStore.from_url(url, slack=_SLACK)
+    store = open_store(url, slack=_SLACK)
     try:
         yield KeyRegistry(store, durable=True)
     finally:

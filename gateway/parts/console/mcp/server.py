@@ -14,7 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from gateway.errors import ApiError
 from gateway.exit_codes import Exit
 from gateway.parts.console.mcp.tools import AgentTools
@@ -42,7 +42,7 @@ async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:
 
     Pages of the console at `console_url` are named in replies; '' for none.
     """
-    store = RedisStore.from_url(places.store_url, slack=_SLACK)
+    store = open_store(places.store_url, slack=_SLACK)
     archive = LiveArchive(places.ledger, store)
     archive.start()
     serving = asyncio.ensure_future(mcp_server(AgentTools(archive, store, places, console_url)).run_stdio_async())

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from cache.semantic.cross_encoder_queue import CrossEncoderError, MeasuredPairScorer
 from cache.store.base import StoreUnavailable
-from cache.store.redis_store import RedisStore
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, asked_quotas, cut_down, fitted_quotas
 from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
+from gateway.config.addresses import open_store
 from gateway.config.backends import Auth
 from gateway.config.loader import default_config
 from gateway.config.schema import Deployment
@@ -152,7 +152,7 @@ async def _drift(deployment: Deployment, source: PolicySource) -> tuple[str, ...
     """Return which files say something else than the store, from which policies come, or why that is not known."""
     if deployment.store.url is None or not is_provided("policies"):
         return ("there is no store to take policies from: `tierline serve` takes the files, `tierline up` starts one",)
-    store = RedisStore.from_url(deployment.store.url, slack=_SLACK)
+    store = open_store(deployment.store.url, slack=_SLACK)
     try:
         return await drift(store, source)
     except StoreUnavailable as down:
@@ -208,9 +208,7 @@ def _as_text(found: Findings) -> str:
         for sections in sections_of_parts():
             lines += sections.summary(found.deployment)
         if found.deployment.store.url is not None:
-            lines.append(
-                f"store                   {RedisStore.from_url(found.deployment.store.url).where:<28} configured"
-            )
+            lines.append(f"store                   {open_store(found.deployment.store.url).where:<28} configured")
         if found.cross_encoder:
             lines.append(f"cross-encoder           {found.deployment.cross_encoder:<28} {found.cross_encoder.version}")
     if found.policies is not None:

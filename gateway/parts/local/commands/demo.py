@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, add_seed_flag, whole
+from gateway.config.addresses import open_store
 from gateway.parts.local import CannotStart
 from gateway.parts.local.child import Child, Say
 from gateway.parts.local.commands.up import supervised
@@ -97,11 +98,10 @@ class _AfterStart:
     async def _try_candidate(self) -> str:
         """Start the canary, unless one is under way from an earlier run; return what to say of it."""
         from cache.store.base import StoreUnavailable
-        from cache.store.redis_store import RedisStore
         from gateway.parts.rollout.registry.apply import apply_file
         from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 
-        store = RedisStore.from_url(self._plan.up.store_url, slack=10.0)
+        store = open_store(self._plan.up.store_url, slack=10.0)
         try:
             applied = await apply_file(
                 PolicyRegistry(store, "cli"),

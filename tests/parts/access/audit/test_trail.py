@@ -8,6 +8,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from gateway.parts.access.audit import trail
 from gateway.parts.access.audit.entries import APPEND, KEYS, POLICIES, REST, TrailEntry
 from gateway.parts.access.audit.trail import AuditTrail, TrailFilter
@@ -206,7 +207,7 @@ async def test_new_entries_are_followed(store: RedisStore) -> None:
 
 async def test_a_cluster_keeps_the_streams_too() -> None:
     with cluster_of() as cluster:
-        store = RedisStore.from_url(cluster.urls[0], slack=UNHURRIED)
+        store = open_store(cluster.urls[0], slack=UNHURRIED)
         try:
             await store.ping()
             await AuditTrail(store).append(login("bob"))

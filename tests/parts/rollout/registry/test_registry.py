@@ -10,6 +10,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from gateway.parts.rollout.registry.checks import checked, seeds
 from gateway.parts.rollout.registry.records import Replica, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
@@ -205,7 +206,7 @@ async def test_a_cluster_keeps_the_registry_on_one_node(source: PolicySource, tm
     """Whichever node the URL names: the scripts reach all of their keys."""
     with cluster_of() as cluster:
         for url in cluster.urls:
-            store = RedisStore.from_url(url, slack=UNHURRIED)
+            store = open_store(url, slack=UNHURRIED)
             await store.ping()
             registry = PolicyRegistry(store)
             await registry.seed(seeds(source, 1.0), "seeded")

@@ -10,6 +10,7 @@ import pytest
 
 from cache.store.base import StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from tests.support.app import in_process
 from tests.support.sentinel import MASTER, OF_SENTINELS, OF_SERVERS, Watched, watched
 from tests.support.store import UNHURRIED
@@ -25,7 +26,7 @@ def servers(tmp_path: Path) -> Iterator[Watched]:
 
 @pytest.fixture
 async def store(servers: Watched) -> AsyncIterator[RedisStore]:
-    opened = RedisStore.from_url(servers.url, slack=UNHURRIED)
+    opened = open_store(servers.url, slack=UNHURRIED)
     yield opened
     await opened.aclose()
 
@@ -71,7 +72,7 @@ async def test_a_master_that_changes_places_is_followed(servers: Watched, store:
 )
 async def test_why_a_store_under_sentinel_is_not_reached(servers: Watched, old: str, new: str, reason: str) -> None:
     """The reason says which of the config's words is wrong."""
-    store = RedisStore.from_url(servers.url.replace(old, new), slack=UNHURRIED)
+    store = open_store(servers.url.replace(old, new), slack=UNHURRIED)
     with pytest.raises(StoreUnavailable) as refused:
         await store.ping()
     assert refused.value.reason == reason
@@ -121,7 +122,7 @@ async def test_requests_go_on_while_the_master_is_replaced(
 def test_a_url_that_names_no_master_is_refused(url: str) -> None:
     """With the form that it should have, and without the URL, which may hold a password."""
     with pytest.raises(ValueError, match=r"redis\+sentinel://HOST:PORT,HOST:PORT/MASTER") as refused:
-        RedisStore.from_url(url)
+        open_store(url)
     assert url not in str(refused.value)
 
 
@@ -136,9 +137,7 @@ async def test_tls_is_spoken_to_a_sentinel_too() -> None:
     server = await asyncio.start_server(sentinel, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     async with server:
-        store = RedisStore.from_url(
-            f"rediss+sentinel://:one@127.0.0.1:{port}/main?sentinel_password=two", slack=UNHURRIED
-        )
+        store = open_store(f"rediss+sentinel://:one@127.0.0.1:{port}/main?sentinel_password=two", slack=UNHURRIED)
         with pytest.raises(StoreUnavailable) as refused:
             await store.ping()
         await store.aclose()
