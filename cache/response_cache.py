@@ -33,9 +33,8 @@ from cache.semantic.hit_bound import complaint_of
 from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
 from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
-from cache.store.delayed_writes import DelayedWrites
 from cache.text.conversation import readable
-from cache.write import MAX_BODY_BYTES, CacheWrite, PlannedWrite, WritePlanner
+from cache.write import MAX_BODY_BYTES, CacheWrite, DelayedWrites, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
     from cache.semantic.decision import PairScorer

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.routing import Route
 
-    from cache.flights.shared_flights import SharedFlights
+    from cache.flights import SharedFlights
     from cache.response_cache import ResponseCache
     from cache.scopes.shelf import Caps
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.batches import Batcher
 from cache.semantic.label_errors import LabelErrors
-from cache.store.deadline import Deadline
+from cache.store.connections import Deadline
 
 if TYPE_CHECKING:
     import numpy as np

@@ -26,9 +26,9 @@ from cache.semantic.decision import Verdict, same_words, wording
 from cache.text.conversation import HASH, LONG, USER, Turn, differing_sentences, turns_of
 from cache.text.guards import Pair
 from cache.text.languages import ENGLISH, language_of
-from cache.text.leftover_conflicts import DUTIES
 from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
+from cache.text.question_conflicts import DUTIES
 from cache.text.reading import FAINT, read
 from cache.text.typos import respelled
 

@@ -33,8 +33,7 @@ from redis.asyncio.sentinel import MasterNotFoundError
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
-from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, StoreBreaker, WirePool
-from cache.store.deadline import Deadline
+from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, Deadline, StoreBreaker, WirePool
 
 READ_S = 0.02
 """Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""

@@ -18,7 +18,7 @@ and where it holds:
     earlier    two turns before the last
     answers    two answers to one question, in an audit
 
-The tests of two texts are in `text_conflicts`, `question_conflicts` and `leftover_conflicts`, by what they read.
+The tests of two texts are in `text_conflicts` and `question_conflicts`, by what they read.
 A new guard is a row of GUARDS with its rules in RULES; a name that a policy may switch stands in
 `policies.caching.Guard` as well.
 """
@@ -29,7 +29,6 @@ from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from typing import Any, Final, Literal, NamedTuple, get_args
 
-from cache.text import leftover_conflicts as by_leftover
 from cache.text import question_conflicts as by_question
 from cache.text import text_conflicts as by_text
 from cache.text.normalized_question import NormalizedQuestion, gist
@@ -164,22 +163,22 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("dates", "any", "question", _ALONE, by_question.any_other_times),
     ("asked", "other", "question", _BOTH, by_question.other_question),
     ("asked", "any", "question", _ALONE, by_question.any_other_question),
-    ("asked", "modals", "leftover", _BOTH, by_leftover.other_modals),
-    ("dates", "told", "leftover", _SCREENED, by_leftover.times_told),
-    ("negation", "turned", "leftover", _BOTH, by_leftover.negated),
-    ("negation", "opposite", "leftover", _ALONE, by_leftover.opposite_in_one),
-    ("negation", "way", "leftover", _ALONE, by_leftover.other_way),
-    ("entities", "kind", "leftover", _ALONE, by_leftover.another_kind),
-    ("entities", "name", "leftover", _BOTH, by_leftover.another_name),
-    ("entities", "quoted", "leftover", _ALONE, by_leftover.other_quotes),
-    ("entities", "quoted", "leftover", _SCREENED, by_leftover.quotes_asked),
-    ("entities", "any", "leftover", _ALONE, by_leftover.name_in_one),
-    ("order", "words", "leftover", _BOTH, by_leftover.other_order),
-    ("order", "pronouns", "leftover", _BOTH, by_leftover.other_pronouns),
-    ("order", "persons", "leftover", _BOTH, by_leftover.other_persons),
-    ("order", "any person", "leftover", _ALONE, by_leftover.any_other_persons),
-    ("order", "links", "leftover", _ALONE, by_leftover.links_differ),
-    ("order", "links", "leftover", _SCREENED, by_leftover.links_told),
+    ("asked", "modals", "leftover", _BOTH, by_question.other_modals),
+    ("dates", "told", "leftover", _SCREENED, by_question.times_told),
+    ("negation", "turned", "leftover", _BOTH, by_question.negated),
+    ("negation", "opposite", "leftover", _ALONE, by_question.opposite_in_one),
+    ("negation", "way", "leftover", _ALONE, by_question.other_way),
+    ("entities", "kind", "leftover", _ALONE, by_question.another_kind),
+    ("entities", "name", "leftover", _BOTH, by_question.another_name),
+    ("entities", "quoted", "leftover", _ALONE, by_question.other_quotes),
+    ("entities", "quoted", "leftover", _SCREENED, by_question.quotes_asked),
+    ("entities", "any", "leftover", _ALONE, by_question.name_in_one),
+    ("order", "words", "leftover", _BOTH, by_question.other_order),
+    ("order", "pronouns", "leftover", _BOTH, by_question.other_pronouns),
+    ("order", "persons", "leftover", _BOTH, by_question.other_persons),
+    ("order", "any person", "leftover", _ALONE, by_question.any_other_persons),
+    ("order", "links", "leftover", _ALONE, by_question.links_differ),
+    ("order", "links", "leftover", _SCREENED, by_question.links_told),
 ))  # fmt: skip
 """In the order in which they are asked: the cheapest refuses most, at a hundredth of the cost of `leftover`."""
 

@@ -1,15 +1,19 @@
-"""Say where two questions conflict by what is read of each: numbers, times, negations, what is asked. Pure.
+"""Say where two questions conflict: numbers, times, negations, what is asked; opposites, names, roles, links. Pure.
 
-A function takes both readings (`cache.text.reading`), or both normalized questions, and returns whether they conflict.
+A function takes both readings (`cache.text.reading`) or both normalized questions, and those that compare the words
+which only one of them has the `Leftover` too, and returns whether they conflict.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Final
 
-from cache.text.normalized_question import NormalizedQuestion
+from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
+from cache.text.pair_features import Leftover, roaming_links
 from cache.text.reading import FAINT, LISTS, QuestionReading
-from cache.text.thesaurus import groups_of
+from cache.text.thesaurus import groups_of, word_set
 
 _WAYS: Final = frozenset({"what", "how", "howto"})
 
@@ -150,3 +154,238 @@ def _ways(asked: frozenset[str]) -> frozenset[str]:
 def other_sides(a: NormalizedQuestion | QuestionReading, b: NormalizedQuestion | QuestionReading) -> bool:
     """Return whether they contain opposite sides of an opposition, such as more and less."""
     return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
+
+
+_JOINING: Final = word_set("and or that but if then whether because so")
+"""Links without a role in who does what to whom."""
+
+_SYMMETRIC: Final = frozenset(
+    gist(f"they are {word}").words[0].sense
+    for word in word_set(
+        "related married engaged dating friends siblings connected similar identical equal different compare comparison"
+    )
+)
+"""Symmetric relations: they hold in both directions."""
+
+_AGAINST: Final = {
+    frozenset(pair.split())
+    for pair in ("from to", "in on", "on under", "over under", "for against", "of by", "into from", "on about")
+}
+"""Pairs of prepositions with opposite meanings for the same word."""
+
+_LESS: Final = frozenset({"less", "fewer", "least"})
+
+DUTIES: Final = frozenset({"should", "must"})
+
+_FEW: Final = 3
+"""Words from which two questions differ in more than a `not`."""
+
+_SHORT: Final = 7
+"""Letters from which a name is no abbreviation."""
+
+_RETOLD: Final = 8
+"""Words that each of two stories has of its own, from which one is the other in other words."""
+
+_LACKING: Final = frozenset(word.sense for lack in word_set(LISTS["lacking"]) for word in gist(f"they {lack}").words)
+
+_TURNED: Final = 2
+"""Two words swap places in many paraphrases (`damaged item`, `the item is damaged`); three in the opposite order mean
+that roles are swapped."""
+
+
+def times_told(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not _is_retold(a, b, rest) and other_times(a, b)
+
+
+def _is_retold(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they tell a story in other words, of which a cross-encoder must say whether it is another."""
+    return is_story(a, b) and min(len(rest.left), len(rest.right)) >= _RETOLD
+
+
+def negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether one is the other turned round: by an opposite, or by a `not` where hardly anything else differs.
+
+    An even number of turns says the same: `more patient` and `less impatient`. In other words a `not` may say it too.
+    """
+    turned = len(a.negations) % 2 != len(b.negations) % 2 or ("against" in a.function) != ("against" in b.function)
+    lessened = _is_less(rest.left) != _is_less(rest.right)
+    opposites = _opposites(*([word for word in side if word.text not in _LESS] for side in (rest.left, rest.right)))
+    if opposites:
+        return (opposites + lessened + turned) % 2 == 1
+    few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
+    if other_sides(a, b):
+        return True
+    # What one says with a `not`, the other may say with a word of its own.
+    plain = rest.right if len(a.negations) % 2 else rest.left
+    return few and (lessened or (turned and not any(word.sense in _LACKING for word in plain)))
+
+
+def _is_less(words: Sequence[Word]) -> bool:
+    return any(word.text in _LESS for word in words)
+
+
+def opposite_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether there is any opposite, or the same negations stand at different places of the same words."""
+    moved = a.negations != b.negations and not rest.left and not rest.right
+    return moved or _opposites(rest.left, rest.right) > 0 or other_sides(a, b)
+
+
+def other_way(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether the remaining words point in opposite directions, or only one side has `against` or `avoid`."""
+    if ("against" in a.function) != ("against" in b.function):
+        return True
+    if not rest.left and not rest.right:
+        return False
+    if any(word.sense == "avoid" for word in rest.left) != any(word.sense == "avoid" for word in rest.right):
+        return True
+    left, right = _directions(rest.left), _directions(rest.right)
+    # One side means less, an end or a no, and the other the contrary or nothing specific.
+    if -1 in left:
+        return -1 not in right and (1 in right or all(word.vague for word in rest.right))
+    return -1 in right and (1 in left or all(word.vague for word in rest.left))
+
+
+def _directions(words: Sequence[Word]) -> set[int]:
+    return {DIRECTIONS[word.sense] for word in words if word.sense in DIRECTIONS}
+
+
+def _opposites(left: Sequence[Word], right: Sequence[Word]) -> int:
+    """Return the number of words on the left whose opposite is on the right."""
+    if not left or not right:
+        return 0
+    texts = {form for word in right for form in (word.text, word.root)}
+    senses = {sense for word in right for sense in word.senses}
+    negated = {other for word in right for other in word.negated}
+    return sum(
+        not word.opposed.isdisjoint(senses)
+        or not word.negated.isdisjoint(texts)
+        or word.text in negated
+        or word.root in negated
+        for word in left
+    )
+
+
+def another_kind(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    kinds = {kind for word in rest.right for kind in word.kinds}
+    return any(not word.kinds.isdisjoint(kinds) for word in rest.left)
+
+
+def another_name(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether each has a name that the other has not, and neither stands for the other, as EU does."""
+    names, others = _names(rest.left), _names(rest.right)
+    if not names or not others:
+        return False
+    return not (_stands_for(names, rest.right) or _stands_for(others, rest.left))
+
+
+def name_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return any(word.name for word in (*rest.left, *rest.right))
+
+
+def _names(words: Sequence[Word]) -> list[str]:
+    return [word.text for word in words if word.name]
+
+
+def _stands_for(names: Sequence[str], words: Sequence[Word]) -> bool:
+    """Return whether a name shortens the other side's words, with letters of theirs in order: `uae`, `http`."""
+    whole = "".join(word.text for word in words)
+    return any(len(name) < _SHORT and any(_shortens(name, whole[at:]) for at in _starts(words)) for name in names)
+
+
+def _starts(words: Sequence[Word]) -> list[int]:
+    """Return where each word begins in the text of all of them without spaces."""
+    return list(accumulate((len(word.text) for word in words[:-1]), initial=0))
+
+
+def _shortens(name: str, text: str) -> bool:
+    letters = iter(text)
+    return text.startswith(name[0]) and len(text) > len(name) + 1 and all(letter in letters for letter in name)
+
+
+def other_quotes(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether one quotes what does not occur in the other."""
+    return any(quote not in other.plain for side, other in ((a, b), (b, a)) for quote in side.quotes)
+
+
+def quotes_asked(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they quote other things. What only one of them quotes may belong to its story."""
+    return bool(not is_story(a, b) or (a.quotes and b.quotes)) and other_quotes(a, b, rest)
+
+
+def other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether the same words, or the same names, come in another order."""
+    if _is_symmetric(a, rest):
+        return False
+    few = len(rest.left) + len(rest.right) < 2
+    matched = rest.exact + rest.inflected + rest.synonyms
+    if few and a.passive != b.passive and not rest.inversions and matched > 1:
+        return True
+    if few and a.passive == b.passive and rest.inversions and _subject(a) != _subject(b) != 0 != _subject(a):
+        return True
+    if few and a.passive == b.passive and rest.turned > _TURNED:
+        return True
+    named = [{(word.text, word.link) for word in gist.words if word.name} for gist in (a, b)]
+    roaming = roaming_links(a, b)
+    moving = {text for text, link in named[0] & named[1] if link in roaming}
+    names = {text for text, _ in named[0]} & {text for text, _ in named[1]} - moving
+    if len(names) > 1 and a.passive == b.passive:
+        order = [[word.text for word in gist.words if word.text in names] for gist in (a, b)]
+        return order[0] != order[1]
+    return False
+
+
+def _subject(question: NormalizedQuestion) -> int:
+    """Return 1 for a question with `I` and no `me`, -1 for one with `me` and no `I`: who acts. 0 for others."""
+    words = question.plain.split()
+    return ("i" in words) - ("me" in words or "me?" in words)
+
+
+def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether the same words tell of a relation that holds in both directions."""
+    return not rest.left and not rest.right and any(word.sense in _SYMMETRIC for word in a.words)
+
+
+def other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether others do what, or others than in the other. Only one of them may name somebody in its story."""
+    words, other = {*a.others}, {*b.others}
+    if not words or not other:
+        return False
+    return words.isdisjoint(other) or (len(a.others) == len(b.others) and a.others != b.others)
+
+
+def other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not rest.left and not rest.right and any_other_persons(a, b, rest)
+
+
+def any_other_persons(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether `I` and `you` differ; in general questions (`how can I`, `should you`) they mean the same."""
+    if a.persons == b.persons:
+        return False
+    left, right = {*a.persons}, {*b.persons}
+    if len(left) > 1 or len(right) > 1:
+        return True
+    anybody = ("howto" in a.asked and "howto" in b.asked) or (a.modals and b.modals)
+    return bool(left and right and left != right and not anybody)
+
+
+def other_modals(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    """Return whether they differ only in that one asks what can be, and the other what should or must be."""
+    if not a.modals or not b.modals or rest.left or rest.right:
+        return False
+    return a.modals.isdisjoint(DUTIES) != b.modals.isdisjoint(DUTIES)
+
+
+def links_differ(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    if _is_symmetric(a, rest):
+        return False
+    before = {word.sense: word.link for word in a.words}
+    changed = {(other, word.link) for word in b.words if (other := before.get(word.sense, word.link)) != word.link}
+    if not changed:
+        return False
+    # In `miles to kilometres` and `kilometres to miles` the words have swapped links.
+    traded = any((now, then) in changed and not _JOINING & {then, now} for then, now in changed)
+    return traded or any(frozenset(links) in _AGAINST for links in changed)
+
+
+def links_told(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
+    return not _is_retold(a, b, rest) and links_differ(a, b, rest)

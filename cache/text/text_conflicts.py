@@ -1,7 +1,7 @@
 """Say where two texts conflict by their signs, or by the words of a lexicon, in any language. Pure but for lexicons.
 
 A function takes both texts and returns whether they conflict. English has no lexicon (`cache.text.languages`); what is
-read of it stands in `question_conflicts` and `leftover_conflicts`.
+read of it stands in `question_conflicts`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ A request goes through here in two parts, both methods of its `CoalescedRequest`
                right, held by one worker at a time, to make this answer
     enter      join the flight of an equal request in this worker (`gateway.caching.flights`), or launch a flight. A
                launched flight is led by this request (`gateway.caching.flights`), or relays the answer of the worker
-               that holds the lease (`cache.flights.shared_flights`)
+               that holds the lease (`cache.flights`)
 
 A follower's trace has a hop `cache.follow`, no attempts and no cost; its deadline is its own. When a flight fails for
 reasons that may not concern a follower, such as a leader that left, the follower tries again and may lead itself.
@@ -21,8 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from cache.entry import NO_DEMANDS, Hit, Lookup
-from cache.flights.shared_flights import ASK_AGAIN, NO_LEASE, Claimed, Lease, SharedFlights
-from cache.flights.single_flight import Flight, Flights, Landing
+from cache.flights import ASK_AGAIN, NO_LEASE, Claimed, Flight, Flights, Landing, Lease, SharedFlights
 from cache.planning.plan import CachePlan
 from cache.store.base import StoreUnavailable
 from gateway.caching.flights import Follower, Leader, Sharing, deadline_passed

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import orjson
 
 from cache.entry import Hit
-from cache.flights.single_flight import AnswerHead, Flight, Landing
+from cache.flights import AnswerHead, Flight, Landing
 from cache.write import PendingWrite
 from gateway.accounting import replayed, settle
 from gateway.backends.base import DeadlinePassed, Truncated
@@ -35,7 +35,7 @@ from gateway.request.context import AnswerEnd, Reply, Source, is_error_event
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
-    from cache.flights.single_flight import Subscription
+    from cache.flights import Subscription
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
 

@@ -25,7 +25,7 @@ import orjson
 from cache.batches import Batcher
 from cache.planning.plan import DENIED
 from cache.semantic.matcher import Candidates
-from cache.store.deadline import Deadline
+from cache.store.connections import Deadline
 from cache.text.conversation import readable
 from gateway.accounting import replayed
 from gateway.chat.completions import DONE_EVENT, chunks_of, completion_text, wants_usage

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from cache.store.deadline import Deadline
+from cache.store.connections import Deadline
 from gateway.backends.base import (
     ALIVE,
     BackendError,

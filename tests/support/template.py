@@ -234,9 +234,9 @@ def _keep(model: Any, *arguments: Any) -> None:
 
 def _draw_ids() -> None:
     """Draw anew what the template's modules drew when they were imported."""
-    from cache.flights import single_flight
+    from cache import flights
 
-    single_flight.WORKER = secrets.token_hex(6)  # type: ignore[misc]
+    flights.WORKER = secrets.token_hex(6)  # type: ignore[misc]
     for name in [name for name in sys.modules if name.partition(".")[0] in ("gateway", "cache", "routing")]:
         for value in vars(sys.modules[name]).values():
             if isinstance(value, random.Random):

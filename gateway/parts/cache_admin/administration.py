@@ -123,11 +123,11 @@ class Administration:
 
     async def scopes(self, surface: str | None = None, owners: Collection[str] | None = None) -> list[Listed]:
         """Return the scopes that may hold entries, limited to this surface and these owners if given."""
-        (reply,) = await self._ask(read_scopes())
+        (reply,) = await self._ask(_read_scopes())
         return [
             listed
-            for listed in scopes_in(reply)
-            if surface in (None, listed.scope.surface) and (owners is None or covers(owners, listed.scope.owner))
+            for listed in _scopes_in(reply)
+            if surface in (None, listed.scope.surface) and (owners is None or _covers(owners, listed.scope.owner))
         ]
 
     async def stats(self) -> list[ScopeStats]:
@@ -137,7 +137,7 @@ class Administration:
         raised = generations_in(reply)
         stats = []
         for some in _batches(listed, _AT_ONCE):
-            replies = await self._ask(*(command for entry in some for command in measured(entry.scope.prefix)))
+            replies = await self._ask(*(command for entry in some for command in _measured(entry.scope.prefix)))
             for listed_scope, count, size in zip(some, replies[::2], replies[1::2], strict=True):
                 scope, entries = listed_scope.scope, max(0, int(count) - 1)
                 if entries:
@@ -214,7 +214,7 @@ class Administration:
                     continue
                 prefix, _, digest = key.rpartition(ENTRY)
                 put = shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin)
-                await self._ask(allow(prefix, digest), put)
+                await self._ask(_allow(prefix, digest), put)
                 back.add(digest)
         await self._ask(Command((b"DEL", key_of_it)))
         return len(back)
@@ -247,7 +247,7 @@ class Administration:
 
         Answers in progress are purged too, except those whose worker has read the purge before it stores them.
         """
-        await self._ask(raise_generation(surface, owner))
+        await self._ask(_raise_generation(surface, owner))
         await asyncio.sleep(self._seen_s)
         (reply,) = await self._ask(read_generations())
         raised = generations_in(reply)
@@ -265,7 +265,7 @@ class Administration:
         """Make every entry with the tag a miss, including those being written. Their memory is freed later."""
         reached = await self.scopes(surface, None if owner is None else {owner})
         for some in _batches(reached, _AT_ONCE):
-            await self._ask(*(tag_purged(listed_scope.scope.prefix, tag) for listed_scope in some))
+            await self._ask(*(_tag_purged(listed_scope.scope.prefix, tag) for listed_scope in some))
         return Purged(len(reached))
 
     async def tidy(self) -> None:
@@ -273,13 +273,13 @@ class Administration:
         now = self._clock()
         for some in _batches([entry.scope for entry in await self.scopes() if entry.until < now], _AT_ONCE):
             gone = (Command((b"DEL", tags.table_of(scope.prefix).encode())) for scope in some)
-            await self._ask(*gone, *map(unlisted, some))
+            await self._ask(*gone, *map(_unlisted, some))
 
     async def _placed(self, scope: Scope) -> AsyncIterator[Placed]:
         cursor = b"0"
         while True:
-            (reply,) = await self._ask(page(scope.prefix, cursor))
-            cursor, placed = paged(reply)
+            (reply,) = await self._ask(_page(scope.prefix, cursor))
+            cursor, placed = _paged(reply)
             for each in placed:
                 yield each
             if cursor == b"0":
@@ -347,24 +347,24 @@ class Tidying:
                 await self._administration.tidy()
 
 
-def covers(owners: Collection[str], owner: str) -> bool:
+def _covers(owners: Collection[str], owner: str) -> bool:
     """Return whether an owner is one of these, or a team within a tenant that is."""
     return owner in owners or owner.partition("/")[0] in owners
 
 
-def raise_generation(surface: str, owner: str | None) -> Command:
+def _raise_generation(surface: str, owner: str | None) -> Command:
     """Return the command that raises a surface's generation, for one owner or, with None, for everybody."""
     field = surface if owner is None else f"{surface} {owner}"
     return Command((b"HINCRBY", GENERATIONS.encode(), field.encode(), b"1"))
 
 
-def read_scopes() -> Command:
-    """Return the command that reads all scopes; `scopes_in` reads the reply."""
+def _read_scopes() -> Command:
+    """Return the command that reads all scopes; `_scopes_in` reads the reply."""
     return Command((b"HGETALL", LISTED.encode()))
 
 
-def scopes_in(reply: object) -> list[Listed]:
-    """Return the scopes in a reply to `read_scopes`, by surface and owner, the latest generation first."""
+def _scopes_in(reply: object) -> list[Listed]:
+    """Return the scopes in a reply to `_read_scopes`, by surface and owner, the latest generation first."""
     if not isinstance(reply, list):
         return []
     listed = []
@@ -375,23 +375,23 @@ def scopes_in(reply: object) -> list[Listed]:
     return sorted(listed, key=lambda row: (row.scope.surface, row.scope.owner, -row.scope.generation, -row.until))
 
 
-def unlisted(scope: Scope) -> Command:
+def _unlisted(scope: Scope) -> Command:
     """Return the command that removes a scope from the list."""
     return Command((b"HDEL", LISTED.encode(), scope.digest.encode()))
 
 
-def measured(prefix: str) -> tuple[Command, Command]:
+def _measured(prefix: str) -> tuple[Command, Command]:
     """Return the commands that read the number of entries (plus 1) and of bytes in a scope."""
     sizes, _ = keys_of(prefix)
     return Command((b"HLEN", sizes)), Command((b"HGET", sizes, b""))
 
 
-def page(prefix: str, cursor: bytes = b"0") -> Command:
-    """Return the command that reads a page of a scope's entries; `paged` reads the reply."""
+def _page(prefix: str, cursor: bytes = b"0") -> Command:
+    """Return the command that reads a page of a scope's entries; `_paged` reads the reply."""
     return Command((b"HSCAN", keys_of(prefix)[0], cursor, b"COUNT", b"1000"))
 
 
-def paged(reply: object) -> tuple[bytes, list[Placed]]:
+def _paged(reply: object) -> tuple[bytes, list[Placed]]:
     """Return the cursor of the next page (b"0" after the last), and the entries of this one."""
     if not isinstance(reply, list) or len(reply) != 2:
         return b"0", []
@@ -404,11 +404,11 @@ def paged(reply: object) -> tuple[bytes, list[Placed]]:
     return cursor, entries
 
 
-def allow(prefix: str, digest: str) -> Command:
+def _allow(prefix: str, digest: str) -> Command:
     """Return the command that lets an entry be written again that was deleted for good."""
     return Command((b"ZREM", keys_of(prefix)[0] + b":gone", digest.encode()))
 
 
-def tag_purged(prefix: str, name: str) -> Command:
+def _tag_purged(prefix: str, name: str) -> Command:
     """Return the command that gives a tag a new random version."""
     return Command((b"HSET", tags.table_of(prefix).encode(), name.encode(), secrets.token_hex(8).encode()))

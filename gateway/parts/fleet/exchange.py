@@ -21,10 +21,9 @@ from typing import Final
 
 import orjson
 
-from cache.flights.shared_flights import Lease
-from cache.flights.single_flight import AnswerHead, Flight, Landing, Subscription
+from cache.flights import AnswerHead, Flight, Landing, Lease, Subscription
 from cache.store.base import Append, Store, StoreUnavailable
-from cache.store.delayed_writes import DelayedWrites
+from cache.write import DelayedWrites
 from gateway.errors import ApiError, InternalError, PassedThrough
 from gateway.parts.fleet.leases import Leases, can_serve
 

@@ -12,12 +12,12 @@ import contextlib
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cache.flights.shared_flights import ASK_AGAIN, NO_LEASE, Claimed, Lease
+from cache.flights import ASK_AGAIN, NO_LEASE, Claimed, Lease
 from cache.store.base import Claim, Store, StoreUnavailable
-from cache.store.delayed_writes import DelayedWrites
+from cache.write import DelayedWrites
 
 if TYPE_CHECKING:
-    from cache.flights.single_flight import Flight
+    from cache.flights import Flight
 
 LEASE_S: Final = 3.0
 """Lifetime in seconds: the maximum time that a killed worker's followers wait before one of them takes over."""

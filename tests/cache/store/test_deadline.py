@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from cache.store.deadline import Deadline
+from cache.store.connections import Deadline
 
 
 @pytest.fixture

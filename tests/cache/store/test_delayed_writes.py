@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Sequence
 
 from cache.store.base import Command, Operation, Release, Write
-from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_nodes import Nodes
 from cache.store.redis_store import RedisStore
+from cache.write import DelayedWrites
 from tests.support.store import UNHURRIED, LocalStore, local_store
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from cache.text import leftover_conflicts
+from cache.text import question_conflicts
 from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
 
@@ -20,7 +20,7 @@ from cache.text.pair_features import leftover
 )
 def test_what_is_left_of_two_questions_refuses_them_either_way(stored: str, asked: str, rule: str) -> None:
     """An opposite, another name, other roles and another quotation conflict, whichever of the two was stored."""
-    conflict = getattr(leftover_conflicts, rule)
+    conflict = getattr(question_conflicts, rule)
     for one, other in ((stored, asked), (asked, stored)):
         a, b = gist(one), gist(other)
         assert conflict(a, b, leftover(a, b))
@@ -35,6 +35,6 @@ def test_what_is_left_of_two_questions_refuses_them_either_way(stored: str, aske
     ],
 )
 def test_two_turns_a_short_form_and_a_symmetric_relation_say_the_same(stored: str, asked: str, rule: str) -> None:
-    conflict = getattr(leftover_conflicts, rule)
+    conflict = getattr(question_conflicts, rule)
     a, b = gist(stored), gist(asked)
     assert not conflict(a, b, leftover(a, b))

@@ -7,7 +7,7 @@ import time
 
 import orjson
 
-from cache.flights.single_flight import AnswerHead, Flight, Landing
+from cache.flights import AnswerHead, Flight, Landing
 from gateway.caching.flights import Follower
 from gateway.request.context import Client, Reply
 from tests.support.context import streamed_request

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 import pytest
 
-from cache.flights.single_flight import Flight, Landing
+from cache.flights import Flight, Landing
 from cache.write import PendingWrite
 from gateway.caching.flights import Follower, Leader
 from gateway.errors import OutOfBudget, UpstreamFailed

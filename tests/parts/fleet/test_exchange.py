@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from cache.flights.single_flight import Flight, Landing
+from cache.flights import Flight, Landing
 from cache.store.base import NoStore
-from cache.store.delayed_writes import DelayedWrites
 from cache.store.redis_store import RedisStore
+from cache.write import DelayedWrites
 from gateway.errors import ApiError, InternalError, InvalidRequest, Overloaded, retry_after
 from gateway.parts.fleet.exchange import FlightExchange, Publisher, _packed, _unpacked
 from gateway.parts.fleet.leases import Leases, can_serve
-from tests.cache.flights.test_single_flight import DONE, HEAD, all_of, flight
+from tests.cache.test_flights import DONE, HEAD, all_of, flight
 from tests.support.wait import eventually
 
 

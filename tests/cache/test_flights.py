@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from cache.flights.single_flight import AnswerHead, Flight, Flights, Landing, Subscription
+from cache.flights import AnswerHead, Flight, Flights, Landing, Subscription
 
 HEAD = AnswerHead("req-1", True, "direct", "local", "one", "small", 0.9)
 DONE = Landing("done")

@@ -1,1 +1,0 @@
-"""Share one answer among equal concurrent requests, across workers and replicas."""
