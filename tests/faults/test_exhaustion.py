@@ -23,7 +23,8 @@ from gateway.config.launch import Launch
 from gateway.request.load_shedding import FEW, LoadShedder
 from gateway.server import connection_limits
 from gateway.server.listeners import bound
-from gateway.server.server import Server, server_of
+from gateway.server.process import Server
+from gateway.server.server import server_of
 from tests.faults.lanes import Rig, concurrently
 from tests.faults.test_process import streams
 from tests.support.gateway import CHAT, Gateway, config, serve, write_policies

@@ -8,7 +8,7 @@ from socket import socket
 
 import uvicorn
 
-from gateway.server.worker import Worker
+from gateway.server.process import Worker
 
 
 class _EndsAsked(Worker):
