@@ -28,7 +28,6 @@ from gateway.cascade.runner import CascadeRunner
 from gateway.config.addresses import open_store
 from gateway.config.backends import BackendConfig
 from gateway.config.hooks import hook_of
-from gateway.config.key_files import KeyFiles, only_key
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import Deployment, TelemetryConfig
 from gateway.encoders import load_embedder
@@ -257,7 +256,7 @@ def lifecycle(steps: Steps) -> list[Managed]:
     be done, so it closes before all that this uses, and after the callers that still add to it.
     """
     warming = KeepWarm(steps.endpoints.values(), steps.metrics.warmed, with_fields=with_set_fields)
-    beside = [("key files", _key_files(steps)), *(row for tasks in build_tasks(steps) for row in tasks.items())]
+    beside = [row for tasks in build_tasks(steps) for row in tasks.items()]
     return [
         *(Managed(f"backend {name}", None, endpoint.aclose) for name, endpoint in steps.endpoints.items()),
         Managed("embedder", None, steps.embedder.close),
@@ -310,19 +309,6 @@ async def _ping(store: Store) -> None:
     """Make the store's state known to /readyz from the start; a store that is down is degraded, not a failed start."""
     with contextlib.suppress(StoreUnavailable):
         await store.ping()
-
-
-def _key_files(steps: Steps) -> KeyFiles:
-    """Return what has the keys of tenants, backends and others read again when their files change."""
-    files = KeyFiles()
-
-    steps.authenticator.watch(files)
-    for endpoint in steps.endpoints.values():
-        if endpoint.config.key_file is not None and endpoint.config.configured:
-            endpoint.key.look = files.watch([endpoint.config.key_file], 1, only_key(endpoint.rekey))
-    for api in steps.client_apis:
-        api.watch_keys(files)
-    return files
 
 
 def _start_identities(steps: Steps) -> None:

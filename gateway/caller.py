@@ -16,7 +16,6 @@ from gateway.errors import Forbidden
 from policies.value_type import value_type
 
 if TYPE_CHECKING:
-    from gateway.config.key_files import KeyFiles
     from gateway.config.schema import Deployment
     from gateway.errors import Forbidden
     from policies.loader import PolicySet
@@ -142,7 +141,7 @@ class Everybody:
         """Return True: whoever may send requests may see how the gateway does."""
         return True
 
-    def watch(self, files: KeyFiles) -> None:
+    def watch(self, files: object) -> None:
         """Do nothing."""
 
     async def start(self) -> None:

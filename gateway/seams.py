@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from fastapi import APIRouter, FastAPI
+    from pydantic import SecretStr
     from rich.console import Console
     from starlette.requests import Request
     from starlette.responses import Response
@@ -75,7 +76,6 @@ if TYPE_CHECKING:
     from gateway.caller import Caller
     from gateway.cascade.protocols import AnswerVerifier, ConversationAdvisor, StreamSuccessor
     from gateway.cascade.router import Router
-    from gateway.config.key_files import KeyFiles
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
@@ -107,7 +107,7 @@ class LoadedModels(NamedTuple):
 
 
 class Core:
-    """What a worker's core has, from its config to its router, in the order in which it is made.
+    """What a worker's core has, from its config to its APIs, in the order in which it is made.
 
     Nothing is replaced while the worker runs; policies, keys and health change inside these. Stable are `deployment`,
     `store`, `metrics`, `policies` and `tiers`.
@@ -134,9 +134,27 @@ class Core:
     """Makes vectors of questions; its `cosine` compares two texts by meaning, -1..1."""
     verifier: AnswerVerifier | None
     router: Router
+    authenticator: Authenticator
+    client_apis: Sequence[ClientApi]
+    """What answers paths beside those of chat completions."""
 
 
 # Who asks, and what for.
+
+
+class KeyFiles(Protocol):
+    """Looks at files of keys while a worker runs."""
+
+    def watch(
+        self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]
+    ) -> Callable[[], Awaitable[None]] | None:
+        """Have `take` called with all keys of these files when one of them changes. It raises BadSecret to refuse them.
+
+        Keys have at least `least` characters. Returns what looks at the files now; None where there is no file.
+        """
+
+    def watch_one(self, file: Path, rekey: Callable[[str | None], None]) -> Callable[[], Awaitable[None]] | None:
+        """Have `rekey` called with the one key of a file when that changes; returns what looks at it now."""
 
 
 class Authenticator(Protocol):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gateway.caller import LoopbackGuard
     from gateway.cascade.runner import CascadeRunner
     from gateway.request.load_shedding import LoadShedder
-    from gateway.seams import Admission, Authenticator, ClientApi
+    from gateway.seams import Admission
 
 
 class Steps(Core):
@@ -26,11 +26,8 @@ class Steps(Core):
     gate: LoadShedder
     guard: LoopbackGuard
     room: StoreRoom
-    authenticator: Authenticator
     admissions: Sequence[Admission]
     """What else lets a chat in, in this order."""
-    client_apis: Sequence[ClientApi]
-    """What answers paths beside those of chat completions."""
     observers: Sequence[Observer]
     exact_cache: ExactLookup
     coalescer: Coalescer

@@ -169,6 +169,7 @@ PARTS: Final = (
         provides=("admission", "conversations", "call_memory", "verifier", "successor"),
         requires=("measures",),
     ),
+    StandardPart("key_files", "keys in files", (), provides=("tasks",)),
     StandardPart(
         "fleet",
         "clouds and replicas",

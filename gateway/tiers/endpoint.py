@@ -13,11 +13,10 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
-from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import Quota
 from gateway.backends.refusals import Refusals
 from gateway.backends.server_forms import FieldMemory
@@ -53,6 +52,28 @@ Clock = Callable[[], float]
 OnRefusal = Callable[["BackendConfig", str, bool], None]
 """Called with (config, reason, own) when a backend begins to refuse our key or account, and with an empty reason when
 it answers again. `own` is True if this worker's own call showed it, False if a sibling worker reported it."""
+
+
+class KeyRenewal:
+    """Know how often a backend's key has changed, and look for another. Use it from one event loop.
+
+    A call that was refused for its key looks, and goes out once more with another: the provider may have revoked the
+    old one before the gateway has read the new one.
+    """
+
+    __slots__ = ("changes", "look")
+
+    def __init__(self) -> None:
+        self.changes = 0
+        """How often the key has changed."""
+        self.look: Callable[[], Awaitable[None]] | None = None
+        """Reads the key's file if that has changed; None for a key from elsewhere."""
+
+    async def renewed(self, since: int) -> bool:
+        """Return whether the key has changed since there were `since` changes, having looked for another if not."""
+        if self.changes == since and self.look is not None:
+            await self.look()
+        return self.changes != since
 
 
 class Endpoint:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from cache.store.base import Store
-    from gateway.config.key_files import KeyFiles
     from gateway.config.schema import Deployment
+    from gateway.seams import KeyFiles
 
 
 class KeyAuthenticator(Callers):

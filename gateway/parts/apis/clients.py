@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gateway.config.key_files import KeyFiles, only_key
 from gateway.parts.apis.config import ApiSections
 from gateway.parts.apis.service import ServiceClient
 from gateway.parts.apis.stores.background import BackgroundRuns
 from gateway.parts.apis.stores.conversations import Conversations
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from gateway.parts.apis.token_counter import TokenCounter
-from gateway.seams import Core
+from gateway.seams import Core, KeyFiles
 
 if TYPE_CHECKING:
     from gateway.config.backends import BackendConfig
@@ -41,7 +40,7 @@ class Clients:
         first = {tier.name: tier.backends[0] for tier in self._deployment.tiers}
         for name, counter in self.counters.items():
             if (file := first[name].key_file) is not None:
-                files.watch([file], 1, only_key(counter.rekey))
+                files.watch_one(file, counter.rekey)
 
     def readiness(self, policies: PolicySet) -> tuple[Sequence[str], Mapping[str, Any]]:
         """Return nothing: the store and the tiers tell what is degraded."""

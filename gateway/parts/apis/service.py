@@ -19,9 +19,9 @@ from gateway.backends.base import (
     whole_body,
 )
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.key_renewal import KeyRenewal
 from gateway.backends.quota import retry_after_s
 from gateway.parts.servers.refused_fields import RefusedFields
+from gateway.tiers.endpoint import KeyRenewal
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity

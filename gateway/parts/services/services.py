@@ -6,7 +6,6 @@ from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gateway.config.key_files import KeyFiles, only_key
 from gateway.parts.apis.routes.completions import GivenBody, TextCompletions
 from gateway.parts.apis.service import ServiceClient
 from gateway.parts.services.config import ServiceConfig, services_in
@@ -15,7 +14,7 @@ from gateway.parts.services.passthrough import OTHER, PassedOn, endpoint_of
 from gateway.parts.services.policy import Endpoints, endpoints_in
 from gateway.parts.services.text_encoder import TextEncoder
 from gateway.request.options import known_headers
-from gateway.seams import Core, ServedPaths
+from gateway.seams import Core, KeyFiles, ServedPaths
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
@@ -73,7 +72,7 @@ class Services:
         """Have the keys of services read again when their files change."""
         for name, service in self.clients.items():
             if (file := services_in(self._deployment)[name].key_file) is not None:
-                service.renewal.look = files.watch([file], 1, only_key(service.rekey))
+                service.renewal.look = files.watch_one(file, service.rekey)
 
     def readiness(self, policies: PolicySet) -> tuple[Sequence[str], Mapping[str, Any]]:
         """Return which services that a policy names cannot be called, and the state of each service."""

@@ -26,18 +26,7 @@ _EVERY_S: Final = 1.0
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
-def only_key(rekey: Callable[[str | None], None]) -> Callable[[list[SecretStr]], None]:
-    """Return what calls `rekey` with the one key that is read. It raises BadSecret for more, or none."""
-
-    def take(keys: list[SecretStr]) -> None:
-        if len(keys) != 1:
-            raise BadSecret(f"it holds {len(keys)} keys; one is wanted")
-        rekey(keys[0].get_secret_value())
-
-    return take
-
-
-class KeyFiles:
+class KeyFileWatcher:
     """Watch files of keys. `watch` them, `start` on the event loop, and await `aclose`."""
 
     def __init__(self, every_s: float = _EVERY_S) -> None:
@@ -50,15 +39,22 @@ class KeyFiles:
     def watch(
         self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]
     ) -> Callable[[], Awaitable[None]] | None:
-        """Call `take` with all keys of these files when one of them changes. It raises BadSecret to refuse them.
-
-        Returns what looks at them now; None where there is no file.
-        """
+        """See `gateway.seams.KeyFiles`."""
         if not files:
             return None
         watched = _WatchedFiles(tuple(files), least, take)
         self._watched.append(watched)
         return watched.look
+
+    def watch_one(self, file: Path, rekey: Callable[[str | None], None]) -> Callable[[], Awaitable[None]] | None:
+        """See `gateway.seams.KeyFiles`."""
+
+        def take(keys: list[SecretStr]) -> None:
+            if len(keys) != 1:
+                raise BadSecret(f"it holds {len(keys)} keys; one is wanted")
+            rekey(keys[0].get_secret_value())
+
+        return self.watch([file], 1, take)
 
     def start(self) -> None:
         """Look at the files from now on, if there are any, and at once at each SIGHUP of a process without a terminal.

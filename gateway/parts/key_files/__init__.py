@@ -1,0 +1,1 @@
+"""Keys in files that change while a gateway runs."""

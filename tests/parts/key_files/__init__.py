@@ -1,0 +1,1 @@
+"""Test keys whose files change."""
