@@ -27,9 +27,8 @@ from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.config.addresses import open_store
 from gateway.config.backends import BackendConfig
-from gateway.config.hooks import hook_of
 from gateway.config.policy_reload import Policies, PolicyReloader
-from gateway.config.schema import Deployment, TelemetryConfig
+from gateway.config.schema import Deployment
 from gateway.encoders import load_embedder
 from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
@@ -48,6 +47,7 @@ from gateway.seams import (
     build_metrics,
     build_observers,
     build_recorder,
+    build_redactor,
     build_successor,
     build_tasks,
     build_verifier,
@@ -60,7 +60,6 @@ from gateway.seams import (
 )
 from gateway.steps import Steps
 from gateway.telemetry.logs import log_request
-from gateway.telemetry.redaction import Redactor
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers.keep_warm import KeepWarm
 from gateway.tiers.tier import build_tiers, endpoints_of
@@ -208,16 +207,9 @@ def _telemetry(core: Core) -> Telemetry:
         complete=hop_completer(),
         log_request=log_request if deployment.log.requests else None,
         sample=deployment.telemetry.sample,
-        redactor=_redactor(deployment.telemetry),
+        redactor=build_redactor(core),
         accounts=core.limits,
     )
-
-
-def _redactor(config: TelemetryConfig) -> Redactor | None:
-    """Return what redacts captured texts; None where the config asks for nothing."""
-    if not config.redact and config.redact_with is None:
-        return None
-    return Redactor(config.redact, None if config.redact_with is None else hook_of(config.redact_with))
 
 
 class Managed(NamedTuple):

@@ -22,6 +22,7 @@ serve one part each, and may change with it.
 Declared elsewhere, below what this file imports:
 
     servers     In `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
+    redaction   `gateway.config.schema`, too: checks of `telemetry.redact` and `redact_with`, refused without the part.
     identities  Its `auth_config` returns a class below `gateway.config.backends.Auth`, which has the keys of `auth` in
                 the config, and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
     http        Its `http_config` returns a class below `gateway.config.backends.Http`, which has the keys of a
@@ -84,7 +85,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.record import DecisionEncoder
-    from gateway.telemetry.sink import Exporter, Telemetry
+    from gateway.telemetry.sink import Exporter, Redactor, Telemetry
     from gateway.telemetry.trace import Trace
     from gateway.tiers import Endpoint, Tier
     from policies.errors import ConfigError, Finding
@@ -486,6 +487,11 @@ def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
 @one("figures")
 def build_figures(core: Core) -> Callable[[Trace, Ledger], None] | None:
     """Return what completes the records of requests: the objectives that each met, and what it saved."""
+
+
+@one("redaction")
+def build_redactor(core: Core) -> Redactor | None:
+    """Return what removes from captured texts what must not be kept; None where the config asks for nothing."""
 
 
 @one("recorder")

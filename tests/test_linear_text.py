@@ -23,7 +23,7 @@ import pytest
 from cache.semantic.decision import decide_by
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.guards import SWITCHED, Pair
-from gateway.telemetry.redaction import Redactor
+from gateway.parts.redaction.redactor import TextRedactor
 from policies.caching import SemanticCache
 from tests.support.wait import SLOWNESS
 
@@ -270,7 +270,7 @@ FUNCTIONS = {
 } | {
     "a pair": lambda text: decide(f"{text} a", text, 0.99),
     "guards": lambda text: Pair(f"{text} a", text).refusal(SWITCHED, "strict"),
-    "redaction": Redactor([r"\d{16}"]).redacted,
+    "redaction": TextRedactor([r"\d{16}"]).redacted,
 }
 
 

@@ -18,7 +18,6 @@ from pydantic import Field, field_validator
 from cache.index.base import Choice
 from gateway.config.addresses import check_store_url
 from gateway.config.backends import BackendConfig, TierConfig
-from gateway.config.hooks import hook_of
 from gateway.config.notations import (
     Count,
     Name,
@@ -30,6 +29,7 @@ from gateway.config.notations import (
     Words,
     text_checked,
 )
+from gateway.parts.standard import missing_for, one
 from policies.errors import Finding, Problem
 from policies.validation import Seconds, Section, Share, Whole, raise_findings
 
@@ -67,6 +67,18 @@ class PoliciesConfig(Section):
     store, which `tierline policy apply` changes for all replicas; the files seed it when it is empty, and no more."""
 
 
+@one("redaction")
+def check_pattern(pattern: str) -> None:
+    """Check a regular expression of `telemetry.redact`. Raises ValueError."""
+    raise ValueError(missing_for("redaction", "telemetry.redact"))
+
+
+@one("redaction")
+def check_hook(name: str) -> None:
+    """Check `telemetry.redact_with`. Raises ValueError."""
+    raise ValueError(missing_for("redaction", "telemetry.redact_with"))
+
+
 class TelemetryConfig(Section):
     """Recording of requests: with which texts, of which share their hops, and how many of the latest to keep."""
 
@@ -74,23 +86,11 @@ class TelemetryConfig(Section):
     """Whether the texts of prompts, answers and comments are recorded: of all surfaces, of none, or of these."""
     sample: Share = 1.0
     """Share of requests whose hops are recorded and exported, besides those that always are."""
-    redact: tuple[str, ...] = ()
+    redact: tuple[Annotated[str, text_checked(check_pattern)], ...] = ()
     """Regular expressions whose matches are removed from recorded texts."""
-    redact_with: Annotated[str | None, text_checked(hook_of)] = None
+    redact_with: Annotated[str | None, text_checked(check_hook)] = None
     """`module:function` that takes a text and returns what may be kept of it."""
     keep: Annotated[Whole, Field(ge=0)] = 10_000
-
-    @field_validator("redact")
-    @classmethod
-    def _patterns_compile(cls, patterns: tuple[str, ...]) -> tuple[str, ...]:
-        findings: list[Finding] = []
-        for i, pattern in enumerate(patterns):
-            try:
-                re.compile(pattern)
-            except re.error as error:
-                findings.append(Finding((i,), f"{pattern!r} is not a regular expression: {error}"))
-        raise_findings(findings)
-        return patterns
 
     def captures(self, surface: str) -> bool:
         """Return whether the texts of this surface's requests are recorded."""

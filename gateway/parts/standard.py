@@ -210,6 +210,7 @@ PARTS: Final = (
         settings=("escalate.when.invalid.json_schema",),
     ),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
+    StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
     StandardPart("lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",)),

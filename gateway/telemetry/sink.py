@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
@@ -20,13 +20,11 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import DecisionEncoder, ledger_blob
 from gateway.telemetry.record_writer import ChargedAccounts, RecordWriter
-from gateway.telemetry.redaction import RedactionFailed
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 
 if TYPE_CHECKING:
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.redaction import Redactor
-    from gateway.telemetry.trace import Hop, Trace
+    from gateway.telemetry.trace import Trace
 
 _log = logging.getLogger("tierline.telemetry")
 
@@ -48,6 +46,16 @@ class Exporter(Protocol):
 
     async def aclose(self) -> None:
         """Send what is left, within 2 seconds."""
+
+
+class Redactor(Protocol):
+    """Removes from captured texts what must not be kept, before they are stored or exported; never raises."""
+
+    async def kept_of(self, text: str) -> str | None:
+        """Return what may be kept of a text; None if that is not known."""
+
+    async def redact(self, traces: Sequence[Trace]) -> None:
+        """Replace the captured texts of requests by what may be kept of them; remove them if that is not known."""
 
 
 class Telemetry:
@@ -72,7 +80,7 @@ class Telemetry:
 
         `complete` adds to the hops that are recorded what decided each. `log_request` writes a request's line to the
         log; it must not block. `sample` is the share of traces whose hops are recorded in any case. Captured texts are
-        stored and exported as `redactor` returns them. `accounts` are those that requests are charged to.
+        stored and exported as `redactor` leaves them. `accounts` are those that requests are charged to.
         """
         self.metrics = metrics
         self.sampled_below = bound_of(sample)
@@ -129,13 +137,7 @@ class Telemetry:
 
     async def redacted(self, text: str) -> str | None:
         """Return what may be kept of a text that a client sent to be kept; None if redaction failed."""
-        if self._redactor is None:
-            return text
-        try:
-            return (await self._redactor.redact([text]))[0]
-        except RedactionFailed:
-            self.metrics.telemetry_dropped("redaction_failed")
-            return None
+        return text if self._redactor is None else await self._redactor.kept_of(text)
 
     def start(self) -> None:
         """Start the background task on the running event loop."""
@@ -173,7 +175,13 @@ class Telemetry:
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
         records: list[bytes] = []
         if self._redactor is not None:
-            await self._redact(batch, self._redactor)
+            for trace, ledger in batch:
+                try:
+                    if kept_for(trace, ledger):
+                        self._complete_hops(trace)
+                except Exception:  # noqa: BLE001  (as below)
+                    self._dropped("uncompleted", trace)
+            await self._redactor.redact([trace for trace, _ in batch])
         for number, (trace, ledger) in enumerate(batch, 1):
             if self._log_request is not None:
                 self._log_request(trace, ledger)
@@ -198,10 +206,7 @@ class Telemetry:
         ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
         if ledger.kept:
             if self._redactor is None:
-                if trace.captures:
-                    _add_texts(trace)
-                if self._complete is not None:
-                    self._complete(trace)
+                self._complete_hops(trace)
             if self._exporter is not None:
                 self._exporter.export(trace, ledger)
         if self._meter is not None:
@@ -209,29 +214,11 @@ class Telemetry:
         if self._keep:
             records.append(ledger_blob(trace, ledger, self._decisions))
 
-    async def _redact(self, batch: list[tuple[Trace, Ledger]], redactor: Redactor) -> None:
-        """Complete the hops that are recorded, and replace their captured texts by what may be kept of them."""
-        texts: list[_CapturedText] = []
-        for trace, ledger in batch:
-            if kept_for(trace, ledger):
-                try:
-                    if trace.captures:
-                        _add_texts(trace)
-                    if self._complete is not None:
-                        self._complete(trace)
-                except Exception:  # noqa: BLE001  (as in `_pass_on`)
-                    self._dropped("uncompleted", trace)
-            if trace.captures:
-                texts += _texts_of(trace)
-        if not texts:
-            return
-        try:
-            redacted = await redactor.redact([text.joined for text in texts])
-        except RedactionFailed:
-            self.metrics.telemetry_dropped("redaction_failed", len(batch))
-            redacted = [""] * len(texts)
-        for text, kept in zip(texts, redacted, strict=True):
-            text.replace(kept)
+    def _complete_hops(self, trace: Trace) -> None:
+        if trace.captures:
+            _add_texts(trace)
+        if self._complete is not None:
+            self._complete(trace)
 
     def _dropped(self, reason: str, trace: Trace) -> None:
         self.metrics.telemetry_dropped(reason)
@@ -246,36 +233,3 @@ def _add_texts(trace: Trace) -> None:
         attributes[names.PROMPT] = attributes[names.PROMPT][:MOST_CHARS]
     if trace.answer is not None and (answer := trace.answer()):
         attributes[names.ANSWER] = answer[:MOST_CHARS]
-
-
-class _CapturedText:
-    """One captured text of a hop, or the tokens of one."""
-
-    def __init__(self, hop: Hop, name: str) -> None:
-        self._hop = hop
-        self._name = name
-        self._value: str | list[str] = hop.attributes[name]
-        self.joined = self._value if isinstance(self._value, str) else "".join(self._value)
-
-    def replace(self, kept: str) -> None:
-        """Replace the text by `kept`, which is the text without what was removed.
-
-        A list of tokens is deleted as soon as anything was removed: that may be spread over several tokens.
-        """
-        if kept == self.joined and kept:
-            return
-        if kept and isinstance(self._value, str):
-            self._hop.attributes[self._name] = kept
-        else:
-            del self._hop.attributes[self._name]
-            if self._name == names.PREFIX_TOKENS:
-                self._hop.attributes.pop(names.LOWEST_TOKENS, None)
-
-
-def _texts_of(trace: Trace) -> list[_CapturedText]:
-    return [
-        _CapturedText(hop, name)
-        for hop in trace.hops
-        for name in hop.attributes.keys() & names.TEXTS
-        if name != names.LOWEST_TOKENS  # they go with PREFIX_TOKENS
-    ]

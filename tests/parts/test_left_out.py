@@ -398,6 +398,20 @@ def test_variables_that_nobody_reads_are_told(copy: Copy) -> None:
         assert copy.process("-P", "-c", told).stdout == "[('OTEL_EXPORTER_OTLP_ENDPOINT', 'otlp')]\n"
 
 
+@pytest.mark.parametrize(("key", "value"), [("redact", ["[0-9]{16}"]), ("redact_with", "html:escape")])
+def test_a_config_that_redacts_is_refused_without_the_part(key: str, value: object, copy: Copy, tmp_path: Path) -> None:
+    """Texts are recorded as it says, or not at all."""
+    write_deployment(tmp_path, config("http://127.0.0.1:9/v1", None, telemetry={"prompts": True, key: value}))
+    check = ["check", "--config", str(tmp_path / "tierline.yaml")]
+    with copy.without("redaction"):
+        (ran,) = copy.run([check])
+    assert ran.code != 0
+    lacks = f"telemetry.{key} needs the part redaction, which is not installed: pip install tierline"
+    assert lacks in ran.out + ran.err
+    (ran,) = copy.run([check])
+    assert "needs the part" not in ran.out + ran.err
+
+
 def test_policy_is_no_command_without_an_action(copy: Copy) -> None:
     """Its actions are those of parts; one that is asked for names its part."""
     with copy.without("lint", "rollout", "lab", "ledger"):

@@ -1,4 +1,4 @@
-"""Remove from captured texts what must not be kept, before they are stored or exported.
+"""Remove from captured texts what must not be kept.
 
 The config's `telemetry.redact` are regular expressions, whose matches become `[redacted]`; `telemetry.redact_with` is a
 function of yours, `module:function`, that takes a text and returns what may be kept of it. Both run in a thread of
@@ -12,7 +12,12 @@ import re
 import threading
 from collections.abc import Callable, Sequence
 from queue import SimpleQueue
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from gateway.telemetry import names
+
+if TYPE_CHECKING:
+    from gateway.telemetry.trace import Hop, Trace
 
 REDACTED: Final = "[redacted]"
 _WITHIN_S: Final = 2.0
@@ -26,11 +31,18 @@ class RedactionFailed(Exception):
     """A hook raised, returned no text, or was not done in time; nothing of the texts may be kept."""
 
 
-class Redactor:
+class TextRedactor:
     """Apply patterns, then a hook, to texts, in one daemon thread that starts with the first of them."""
 
-    def __init__(self, patterns: Sequence[str], hook: Hook | None = None, within_s: float = _WITHIN_S) -> None:
-        """Compile the patterns. Raises re.error."""
+    def __init__(
+        self,
+        patterns: Sequence[str],
+        hook: Hook | None = None,
+        within_s: float = _WITHIN_S,
+        dropped: Callable[[str, int], None] = lambda *_: None,
+    ) -> None:
+        """Compile the patterns. `dropped` counts requests whose texts are lost, by reason. Raises re.error."""
+        self._dropped = dropped
         self._patterns = [re.compile(pattern) for pattern in patterns]
         self._hook = hook
         self._within_s = within_s
@@ -49,7 +61,28 @@ class Redactor:
             return kept
         return text
 
-    async def redact(self, texts: Sequence[str]) -> list[str]:
+    async def kept_of(self, text: str) -> str | None:
+        """Return what may be kept of a text; None if that is not known."""
+        try:
+            return (await self.kept_of_all([text]))[0]
+        except RedactionFailed:
+            self._dropped("redaction_failed", 1)
+            return None
+
+    async def redact(self, traces: Sequence[Trace]) -> None:
+        """Replace the captured texts of requests by what may be kept of them."""
+        texts = [text for trace in traces if trace.captures for text in _texts_of(trace)]
+        if not texts:
+            return
+        try:
+            redacted = await self.kept_of_all([text.joined for text in texts])
+        except RedactionFailed:
+            self._dropped("redaction_failed", len(traces))
+            redacted = [""] * len(texts)
+        for text, kept in zip(texts, redacted, strict=True):
+            text.replace(kept)
+
+    async def kept_of_all(self, texts: Sequence[str]) -> list[str]:
         """Return what may be kept of these texts, in their order. Raises RedactionFailed.
 
         While a call that took too long has not ended, all others fail at once.
@@ -95,3 +128,36 @@ def _settle(done: asyncio.Future[list[str]], result: list[str] | None) -> None:
 def _forget(done: asyncio.Future[list[str]]) -> None:
     if not done.cancelled():
         done.exception()
+
+
+class _CapturedText:
+    """One captured text of a hop, or the tokens of one."""
+
+    def __init__(self, hop: Hop, name: str) -> None:
+        self._hop = hop
+        self._name = name
+        self._value: str | list[str] = hop.attributes[name]
+        self.joined = self._value if isinstance(self._value, str) else "".join(self._value)
+
+    def replace(self, kept: str) -> None:
+        """Replace the text by `kept`, which is the text without what was removed.
+
+        A list of tokens is deleted as soon as anything was removed: that may be spread over several tokens.
+        """
+        if kept == self.joined and kept:
+            return
+        if kept and isinstance(self._value, str):
+            self._hop.attributes[self._name] = kept
+        else:
+            del self._hop.attributes[self._name]
+            if self._name == names.PREFIX_TOKENS:
+                self._hop.attributes.pop(names.LOWEST_TOKENS, None)
+
+
+def _texts_of(trace: Trace) -> list[_CapturedText]:
+    return [
+        _CapturedText(hop, name)
+        for hop in trace.hops
+        for name in hop.attributes.keys() & names.TEXTS
+        if name != names.LOWEST_TOKENS  # they go with PREFIX_TOKENS
+    ]

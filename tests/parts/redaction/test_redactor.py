@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from gateway.config.hooks import hook_of
-from gateway.telemetry.redaction import RedactionFailed, Redactor
+from gateway.parts.redaction.part import hook_of
+from gateway.parts.redaction.redactor import RedactionFailed, TextRedactor
 
 
 async def test_patterns_come_before_the_hook() -> None:
@@ -18,16 +18,16 @@ async def test_patterns_come_before_the_hook() -> None:
         threads.add(threading.current_thread().name)
         return text.upper()
 
-    redactor = Redactor([r"\d+", "secret"], hook)
-    assert await redactor.redact(["call 555", "a secret", ""]) == ["CALL [REDACTED]", "A [REDACTED]", ""]
+    redactor = TextRedactor([r"\d+", "secret"], hook)
+    assert await redactor.kept_of_all(["call 555", "a secret", ""]) == ["CALL [REDACTED]", "A [REDACTED]", ""]
     assert threads == {"tierline.redaction"}
 
 
 async def test_a_hook_that_does_not_return_a_text_fails() -> None:
     with pytest.raises(RedactionFailed):
-        await Redactor([], lambda _: None).redact(["x"])
+        await TextRedactor([], lambda _: None).kept_of_all(["x"])
     with pytest.raises(RedactionFailed):
-        await Redactor([], lambda text: text[9]).redact(["x"])
+        await TextRedactor([], lambda text: text[9]).kept_of_all(["x"])
 
 
 async def test_a_hook_that_hangs_is_waited_for_once() -> None:
@@ -38,18 +38,18 @@ async def test_a_hook_that_hangs_is_waited_for_once() -> None:
         release.wait(30)
         return text
 
-    redactor = Redactor([], hook, within_s=0.05)
+    redactor = TextRedactor([], hook, within_s=0.05)
     with pytest.raises(RedactionFailed):
-        await redactor.redact(["x"])
+        await redactor.kept_of_all(["x"])
     began = time.monotonic()
     with pytest.raises(RedactionFailed):
-        await redactor.redact(["y"])
+        await redactor.kept_of_all(["y"])
     assert time.monotonic() - began < 0.04
     release.set()
     async with asyncio.timeout(10):
         while redactor._late is not None and not redactor._late.done():
             await asyncio.sleep(0.001)
-    assert await redactor.redact(["z"]) == ["z"]
+    assert await redactor.kept_of_all(["z"]) == ["z"]
 
 
 @pytest.mark.parametrize("name", ["html", "html:", "no_such_module:f", "html:no_such", "html:__name__"])

@@ -1,0 +1,1 @@
+"""Remove from recorded texts what must not be kept."""
