@@ -22,11 +22,11 @@ from gateway.config.schema import (
     StoreConfig,
 )
 from gateway.config.sections import deployment_model, sections_of_parts
-from gateway.parts.standard import absent, missing_for, part_missing_for_section
+from gateway.parts.standard import absent, missing_for, one, part_missing_for_section
 from policies.errors import InvalidContent, KeyPath
 from policies.validation import validate
 from policies.yaml_source import Document, read_yaml
-from routing.confidence.head import ConfidenceHead, shipped_head
+from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import ArtefactError
 
 _PACKAGE = Path(__file__).parents[1]
@@ -55,6 +55,11 @@ _RESOLVED_KEYS = frozenset(
     }
 )
 _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentinel_)?password=[^&$]")
+
+
+@one("heads")
+def load_head(file: Path | None, model: str) -> ScoringHead | None:
+    """Return the head in a file, or the one that ships for a model; None without one. Raises ArtefactError."""
 
 
 def default_config() -> Path:
@@ -160,19 +165,20 @@ class _Resolver(Resolver):
         context = self.environ.get(LOCAL_CONTEXT, "")
         return int(context) if context.isdecimal() and self.is_local(backend) else None
 
-    def _head(self, path: KeyPath, backend: BackendConfig) -> ConfidenceHead | None:
+    def _head(self, path: KeyPath, backend: BackendConfig) -> ScoringHead | None:
         wanted = backend.confidence_head
         if wanted == "none":
             return None
-        file = shipped_head(backend.model) if wanted == "default" else self.absolute(Path(wanted))
-        if file is None:
+        file = None if wanted == "default" else self.absolute(Path(wanted))
+        if file is not None and (missing := missing_for("heads", f"the confidence head in {wanted}")):
+            self.refuse(path, missing)
             return None
         try:
-            head = ConfidenceHead.load(file)
+            head = load_head(file, backend.model)
         except ArtefactError as error:
             self.refuse(path, f"{error}; fit one with `tierline fit train confidence`, or say none")
             return None
-        if wanted != "default" and head.model != backend.model:
+        if file is not None and head is not None and head.model != backend.model:
             self.warn(path, f"was fitted to {head.model}, and says little of how often {backend.model} is right")
         return head
 

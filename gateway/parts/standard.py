@@ -109,7 +109,7 @@ PARTS: Final = (
         "fitting to your traffic",
         ("fit", "fit collect", "fit train", "fit learn", "fit calibrate", "fit eval"),
         distribution="tierline-fit",
-        requires=("lint", "measures", "reasons"),
+        requires=("lint", "measures", "reasons", "heads"),
     ),
     StandardPart(
         "console",
@@ -167,7 +167,7 @@ PARTS: Final = (
         settings=("escalate.agreement", "escalate.judge", "escalate.stream.on_break", "route.weigh_switching"),
         policy_sections=("input", "session"),
         provides=("admission", "conversations", "call_memory", "verifier", "successor"),
-        requires=("measures",),
+        requires=("measures", "heads"),
     ),
     StandardPart("key_files", "keys in files", (), provides=("tasks",)),
     StandardPart(
@@ -209,6 +209,7 @@ PARTS: Final = (
         provides=("answer_schemas",),
         settings=("escalate.when.invalid.json_schema",),
     ),
+    StandardPart("heads", "how likely an answer is right", (), provides=("heads",)),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),

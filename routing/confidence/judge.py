@@ -1,7 +1,7 @@
 """Judge whether an answer is good enough: its tokens and its structure against the policy's rules. No I/O.
 
 `confidence` is 0..1, and its `basis` tells how it was obtained:
-    calibrated   the probability that the answer is right, by the backend's confidence head (`routing.confidence.head`)
+    calibrated   the probability that the answer is right, by the backend's confidence head, where it has one
     logprob      exp(mean log-probability of the tokens), the geometric mean of their probabilities: it ranks answers
                  well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
     judge        the probability that a model gives to "yes, it is good enough"; no head was fitted to its answers
@@ -76,7 +76,11 @@ class Evidence:
 
 @runtime_checkable
 class ScoringHead(Protocol):
-    """Turn evidence into a probability; implemented by `routing.confidence.head.ConfidenceHead`."""
+    """Turn evidence into a probability: a confidence head, fitted to the labelled answers of one model."""
+
+    @property
+    def model(self) -> str:
+        """The model that it was fitted to."""
 
     @property
     def alternatives(self) -> int:

@@ -30,9 +30,9 @@ from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.answer_heads import fit_head
 from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, model_pairs
 from gateway.parts.fit.training.sheet import trained_on
+from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
 from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
-from routing.confidence.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, gain_of
 from routing.features import features_of_text

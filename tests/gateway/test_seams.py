@@ -14,6 +14,7 @@ from gateway import seams
 from gateway.assembly import build
 from gateway.backends import server_forms
 from gateway.cascade import answer_checks
+from gateway.config import loader
 from gateway.config.launch import Launch
 from gateway.parts.standard import PARTS, providers
 from gateway.steps import Steps
@@ -27,7 +28,7 @@ def _declared() -> list[tuple[str, Callable[..., Any]]]:
     """Return each function with its seam."""
     return [
         (str(decorator.args[0].value), getattr(module, function.name))
-        for module in (seams, server_forms, answer_checks)
+        for module in (seams, server_forms, answer_checks, loader)
         for function in ast.parse(inspect.getsource(module)).body
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
         for decorator in function.decorator_list

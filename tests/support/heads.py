@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from routing.confidence.head import FORMAT, numbers_hash
+from gateway.parts.heads.head import FORMAT, numbers_hash
 
 Numbers = dict[str, Any]
 

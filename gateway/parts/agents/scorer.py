@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from routing.confidence.head import LogisticScorer, numbers_hash
+from gateway.parts.heads.head import LogisticScorer, numbers_hash
 from routing.difficulty.model import ArtefactError
 
 FORMAT: Final = "tierline-scorer-1"

@@ -195,7 +195,7 @@ class StatedConfidence:
     """A confidence head that gives the evidence's stated confidence."""
 
     alternatives = 0
-    version = ""
+    model = version = ""
 
     def p_right(self, evidence: Evidence, prior: float | None = None, by: Verifier = "logprobs") -> float | None:
         """Return the confidence that the draft states, whichever verifier is asked."""

@@ -15,10 +15,10 @@ from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment, key_digest
 from gateway.parts.access.alert_config import AlertsConfig
 from gateway.parts.access.config import AccessSections
+from gateway.parts.heads.head import ConfidenceHead
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate
 from policies.yaml_source import Document
-from routing.confidence.head import ConfidenceHead
 from tests.support.heads import mean_scorer, write_head
 
 CANARY = "sk-canary-2718281828"

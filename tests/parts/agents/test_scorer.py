@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.parts.agents.scorer import BEGINNING, FEATURES, FORMAT, WHOLE, AnswerScorer, answer_features
-from routing.confidence.head import numbers_hash
+from gateway.parts.heads.head import numbers_hash
 from routing.difficulty.model import ArtefactError
 
 

@@ -17,9 +17,9 @@ import pytest
 import yaml
 
 from gateway.cli.main import main
+from gateway.parts.heads.head import FORMAT, LogisticScorer, numbers_hash
 from gateway.telemetry import names
 from policies.loader import read_policy
-from routing.confidence.head import FORMAT, LogisticScorer, numbers_hash
 from routing.difficulty.model import shipped_artefact
 from tests.support.gateway import Gateway, config
 from tests.support.store import LocalStore

@@ -19,7 +19,7 @@ from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.answer_heads import fit_head, orders_of, save_head
 from gateway.parts.fit.training.confidence import fit_and_judge, judge_left_out
 from gateway.parts.fit.training.scorers import FEW_LABELS
-from routing.confidence.head import ConfidenceHead
+from gateway.parts.heads.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from tests.support.extras import needs
 

@@ -13,9 +13,9 @@ import yaml
 
 from gateway.cli.main import main
 from gateway.config.launch import Launch
+from gateway.parts.heads.head import ConfidenceHead
 from gateway.parts.ledger.columns import FEEDBACK, LABELS, REQUESTS
 from gateway.parts.ledger.folder import TableFiles
-from routing.confidence.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedding.embedder import StaticEmbedder

@@ -15,7 +15,7 @@ from gateway.cli.main import main
 from gateway.encoders import load_embedder
 from gateway.parts.fit.datasets import DataError, Example, choose_ladder, label, read_rows
 from gateway.parts.fit.metrics import measure
-from routing.confidence.head import ConfidenceHead
+from gateway.parts.heads.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, DifficultyModel, shipped_artefact
 from routing.features import Features, features_of_text

@@ -12,8 +12,8 @@ import pytest
 from gateway.cli.main import main
 from gateway.config.loader import default_config
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.heads.head import ConfidenceHead
 from policies.loader import SHIPPED, policy_files, read_policy
-from routing.confidence.head import ConfidenceHead
 from routing.difficulty.model import SHEET_FILE, shipped_artefact
 from tests.parts.local.test_gguf_header import gguf
 from tests.support.gateway import environment

@@ -38,13 +38,13 @@ from gateway.parts.fit.calibration.view import calibration_report, plot, refusal
 from gateway.parts.fit.commands._ledger_labels import from_ledger
 from gateway.parts.fit.commands._ledger_traffic import traffic_of
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.heads.head import ConfidenceHead, shipped_head
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show
 from policies.errors import did_you_mean
 from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_policy
 from policies.model import asks_for_quantiles
-from routing.confidence.head import ConfidenceHead, shipped_head
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedding.embedder import EmbedderUnavailable

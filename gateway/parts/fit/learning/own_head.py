@@ -18,10 +18,10 @@ from gateway.parts.fit.figures import Interval, mean_share
 from gateway.parts.fit.learning.labels import began_last, unpacked
 from gateway.parts.fit.training.answer_heads import FittedHead, fit_head
 from gateway.parts.fit.training.scorers import log_losses
+from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, shipped_head
 from gateway.parts.measures.label import session_label
 from gateway.progress import silent
 from policies.model import VERIFIERS
-from routing.confidence.head import OF_VERIFIERS, ConfidenceHead, shipped_head
 from routing.confidence.judge import Evidence, confidence_of
 
 _FEWEST: Final = 150

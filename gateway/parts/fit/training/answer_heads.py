@@ -24,9 +24,7 @@ from gateway.parts.fit.libraries import one_thread
 from gateway.parts.fit.training.left_out import is_proven, judged_by, left_out, length_kind, scorer_ranks
 from gateway.parts.fit.training.scorers import FEW_LABELS, ScorerPart, log_losses, scorers_of
 from gateway.parts.fit.training.sheet import write_artefact
-from gateway.progress import OnProgress
-from gateway.report import table
-from routing.confidence.head import (
+from gateway.parts.heads.head import (
     ALTERNATIVE_FEATURES,
     FORMAT,
     OF_VERIFIERS,
@@ -39,6 +37,8 @@ from routing.confidence.head import (
     numbers_hash,
     token_facts,
 )
+from gateway.progress import OnProgress
+from gateway.report import table
 from routing.confidence.judge import Evidence
 
 _FOLDS = 5

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from gateway.parts.fit.curves import Blocks, Floats, auroc, aurocs
 from gateway.parts.fit.figures import interval, resamples
 from gateway.parts.fit.training.scorers import FEW_LABELS, ScorerPart, scorers_of
-from routing.confidence.head import LogisticScorer
+from gateway.parts.heads.head import LogisticScorer
 
 _MOST_LOST: Final = 0.005
 """AUROC that a head may lose against the raw value on one set left out."""

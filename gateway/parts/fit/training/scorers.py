@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.folds import folds_of
 from gateway.parts.fit.training.logistic import fit_logistic
-from routing.confidence.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer
+from gateway.parts.heads.head import ALTERNATIVE_FEATURES, TOKEN_FEATURES, LogisticScorer
 
 FEW_LABELS = 200
 """Up to this many labelled answers the ranking stays that of the raw log-probability."""

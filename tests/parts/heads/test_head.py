@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from routing.confidence.head import (
+from gateway.parts.heads.head import (
     ALTERNATIVE_FEATURES,
     FORMAT,
     TOKEN_FEATURES,

@@ -211,7 +211,7 @@ class ConfidenceHead:
 
 def shipped_head(model: str) -> Path | None:
     """Return the artefact shipped with Tierline for that model; None if there is none."""
-    path = Path(__file__).parents[1] / "artefacts" / "confidence" / f"{Path(model).name}.json"
+    path = Path(__file__).parent / "artefacts" / f"{Path(model).name}.json"
     return path if path.is_file() else None
 
 
