@@ -22,7 +22,6 @@ from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLooku
 from gateway.caching.store_room import StoreRoom
 from gateway.caching.write_behind import WriteBehind
 from gateway.caller import LoopbackGuard
-from gateway.cascade.fields import with_set_fields
 from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.config.addresses import open_store
@@ -61,7 +60,6 @@ from gateway.seams import (
 from gateway.steps import Steps
 from gateway.telemetry.logs import log_request
 from gateway.telemetry.sink import Telemetry
-from gateway.tiers.keep_warm import KeepWarm
 from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import ConfigError
 from policies.loader import PolicySet, PolicySource
@@ -247,7 +245,6 @@ def lifecycle(steps: Steps) -> list[Managed]:
     from it: policies, keys, limits, the cache, and the writer of records. `write_behind` finishes what requests left to
     be done, so it closes before all that this uses, and after the callers that still add to it.
     """
-    warming = KeepWarm(steps.endpoints.values(), steps.metrics.warmed, with_fields=with_set_fields)
     beside = [row for tasks in build_tasks(steps) for row in tasks.items()]
     return [
         *(Managed(f"backend {name}", None, endpoint.aclose) for name, endpoint in steps.endpoints.items()),
@@ -267,7 +264,7 @@ def lifecycle(steps: Steps) -> list[Managed]:
         _whole("write-behind", steps.write_behind),
         _whole("coalescer", steps.coalescer),
         Managed("identities", partial(_start_identities, steps), None),
-        *(_whole(name, task) for name, task in [*beside, ("keep-warm", warming)]),
+        *(_whole(name, task) for name, task in beside),
         Managed("metrics", partial(steps.metrics.start, steps), steps.metrics.stop),
         Managed("gate", steps.gate.start, steps.gate.stop),
     ]

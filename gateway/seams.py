@@ -23,10 +23,10 @@ Declared elsewhere, below what this file imports:
 
     servers     In `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
     redaction   `gateway.config.schema`, too: checks of `telemetry.redact` and `redact_with`, refused without the part.
-    identities  Its `auth_config` returns a class below `gateway.config.backends.Auth`, which has the keys of `auth` in
-                the config, and makes the `gateway.backends.base.Identity` that signs requests in place of a key.
-    http        Its `http_config` returns a class below `gateway.config.backends.Http`, which has the keys of a
-                backend's `http`, and makes the transport that calls it.
+    answer_schemas
+                In `gateway.cascade.answer_checks`: whether an answer is what the request asked for.
+    http, identities
+                In `gateway.config.backends`: the keys of a backend's `http` and `auth`, and what these make.
     several_servers
                 `cache.store.redis_nodes.SeveralServers`: reaches stores of several servers. Without, a store is one.
 

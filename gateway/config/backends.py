@@ -40,7 +40,7 @@ from gateway.config.notations import (
 )
 from gateway.config.prices import Price
 from gateway.dialects.reasoning import Maker, maker_of
-from gateway.parts.standard import absent, kinds_of_backends, missing_for, module_of_kind, part_of_kind, provider
+from gateway.parts.standard import absent, kinds_of_backends, missing_for, module_of_kind, one, part_of_kind
 from policies.errors import Finding
 from policies.fields import SetFields
 from policies.validation import Seconds, Section, Whole, raise_findings
@@ -131,14 +131,25 @@ def _of_part(base: type[Section], seam: str, key: str) -> BeforeValidator:
     return BeforeValidator(read)
 
 
+@one("http")
+def http_config() -> type[Http]:
+    """Return the class of the keys of a backend's `http`, which makes the transport that calls it."""
+    return Http
+
+
+@one("identities")
+def auth_config() -> type[Auth]:
+    """Return the class of the keys of `auth`, which makes the `gateway.backends.base.Identity` that signs requests."""
+    return Auth
+
+
 class Http(Section):
     """The HTTP client that calls a backend: the core's own, which has no keys. A part that provides `http` has more."""
 
     @classmethod
     def model_of(cls, value: Any) -> type[Section]:
         """See `Section.model_of`; this class itself where no part has another."""
-        part = provider("http")
-        return cls if part is None else cast("type[Http]", part.http_config())
+        return http_config()
 
     def transport(self, url: str, *, max_in_flight: int, connect_timeout_s: float, max_reply: int) -> Transport:
         """Return a transport to a URL."""
@@ -180,8 +191,7 @@ class Auth(Section):
     @classmethod
     def model_of(cls, value: Any) -> type[Section]:
         """See `Section.model_of`; this class itself where no part has kinds of it."""
-        part = provider("identities")
-        return cls if part is None else cast("type[Auth]", part.auth_config())
+        return auth_config()
 
     @property
     def provider(self) -> str:
@@ -333,9 +343,10 @@ class BackendConfig(Keyed, SetFields):
     def findings(self) -> Iterator[Finding]:
         """Yield what the config says of it that its kind cannot do."""
         asked = {"rename": self.rename, "omit": {*self.omit} - {USAGE_OPTION}, "roles": self.roles == "one_system"}
+        asked["warm.keep"] = self.warm is not None and self.warm.keep
         for key in (key for key, value in asked.items() if value):
             if missing := missing_for("servers", key):
-                yield Finding((key,), missing)
+                yield Finding(tuple(key.split(".")), missing)
         for capability in sorted(self.capabilities & self.has_not):
             message = f"the API of kind: {self.kind} has no way to ask for {capability}; leave it out"
             yield Finding(("capabilities",), message)

@@ -213,7 +213,7 @@ PARTS: Final = (
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
-    StandardPart("servers", "what servers want or say otherwise", (), provides=("servers",)),
+    StandardPart("servers", "what servers want or say otherwise", (), provides=("servers", "tasks")),
     StandardPart("lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",)),
 )
 
@@ -288,6 +288,7 @@ def outside_parts() -> tuple[ModuleType, ...]:
     return tuple(modules)
 
 
+@cache
 @cache
 def provider(seam: str) -> ModuleType | None:
     """Return the module that has the functions of a seam; None if this installation lacks the part it belongs to."""

@@ -2,7 +2,6 @@
 
 tier       choose an endpoint for each request        endpoint   one backend and its live state
 slot       one call in flight, the queue for slots    breaker    eject an endpoint and admit it again
-keep_warm  call idle backends before they grow cold
 
 How many calls may be in flight, and how long the next one takes, is in `routing.load`.
 """

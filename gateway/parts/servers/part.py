@@ -1,14 +1,19 @@
-"""Provide the seam `servers` of `gateway.backends.server_forms`."""
+"""Provide the seams `servers` (`gateway.backends.server_forms`) and `tasks` (`gateway.seams`)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from gateway.cascade.fields import with_set_fields
 from gateway.parts.servers.chat_forms import ServerChat
 from gateway.parts.servers.chat_reasoning import last_maker
+from gateway.parts.servers.keep_warm import KeepWarm
 from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.refused_fields import RefusedFields
+
+if TYPE_CHECKING:
+    from gateway.seams import Core
 
 new_field_memory = RefusedFields
 adapted = AdaptedBackend
@@ -18,3 +23,8 @@ chat_forms = ServerChat
 def maker_finder() -> Callable[[Sequence[Any]], str | None]:
     """Return what finds the name of the maker of a conversation's latest sealed reasoning."""
     return last_maker
+
+
+def build_tasks(core: Core) -> Mapping[str, KeepWarm]:
+    """Return what keeps a worker's backends warm."""
+    return {"keep-warm": KeepWarm(core.endpoints.values(), core.metrics.warmed, with_fields=with_set_fields)}

@@ -11,8 +11,8 @@ from typing import Any
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
 from gateway.cascade.fields import with_set_fields
 from gateway.config.backends import BackendConfig
+from gateway.parts.servers.keep_warm import KeepWarm
 from gateway.tiers import Endpoint
-from gateway.tiers.keep_warm import KeepWarm
 from tests.support.wait import eventually
 
 
