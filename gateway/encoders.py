@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.seams import load_minilm
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 
 if TYPE_CHECKING:
-    from routing.embedding.embedder import EmbedderKind, PublicEncoder
+    from routing.embedder import EmbedderKind, PublicEncoder
 
 
 def load_embedder(kind: EmbedderKind, state_dir: Path) -> PublicEncoder:

@@ -92,7 +92,7 @@ if TYPE_CHECKING:
     from policies.loader import PolicySet, PolicySource
     from policies.model import Policy
     from routing.difficulty.model import DifficultyModel
-    from routing.embedding.embedder import PublicEncoder
+    from routing.embedder import PublicEncoder
 
 
 class LoadedModels(NamedTuple):
@@ -238,7 +238,7 @@ def build_admissions(core: Core) -> Sequence[Admission]:
 @one("encoders")
 def load_minilm(state: Path) -> PublicEncoder:
     """Return the encoder MiniLM; its graph is kept under `state`. Raises EmbedderUnavailable or OSError."""
-    from routing.embedding.embedder import EmbedderUnavailable
+    from routing.embedder import EmbedderUnavailable
 
     raise EmbedderUnavailable(missing_for("encoders", "the embedding minilm"))
 

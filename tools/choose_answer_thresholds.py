@@ -41,7 +41,7 @@ from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.parts.hit_audits.statements import conflict, differ_in_one_place
 from gateway.progress import OnProgress
 from gateway.report import Report, table
-from routing.embedding.embedder import Embedder
+from routing.embedder import Embedder
 from tools import command
 from tools.cache_stages import pair_scores, share_shown
 from tools.cross_encoder_data import is_kept_out

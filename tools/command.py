@@ -22,7 +22,7 @@ from gateway.report import Report, show
 from gateway.seams import read_other_languages
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
-from routing.embedding.embedder import EmbedderUnavailable
+from routing.embedder import EmbedderUnavailable
 
 Work: TypeAlias = Callable[[argparse.Namespace, OnProgress], Report]
 

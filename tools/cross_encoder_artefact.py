@@ -28,7 +28,7 @@ from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.progress import OnProgress
 from gateway.report import NONE, table
-from routing.embedding.embedder import read_tokenizer
+from routing.embedder import read_tokenizer
 from tools.cross_encoder_data import LANGUAGES, LEFT_OUT_FAMILIES, read_languages, refused
 from tools.question_pairs import QuestionPair
 from tools.served_shares import least_threshold, served_shares

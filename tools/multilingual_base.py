@@ -29,7 +29,7 @@ from gateway.parts.fit.datasets import DataError, file_digest
 from gateway.parts.fit.libraries import require
 from gateway.progress import OnProgress
 from gateway.report import Report, table
-from routing.embedding.embedder import package_file
+from routing.embedder import package_file
 from tools import command
 from tools.cross_encoder_artefact import INSTALL, TOKENIZER
 from tools.fine_tuning import WEIGHTS, Training, add_device_flag, bert_of, chosen_device, half_precision, weights_of

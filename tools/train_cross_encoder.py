@@ -30,7 +30,7 @@ from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report
-from routing.embedding.embedder import read_tokenizer
+from routing.embedder import read_tokenizer
 from tools import command
 from tools.cross_encoder_artefact import (
     INSTALL,

@@ -35,7 +35,7 @@ from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
 from gateway.progress import OnProgress
 from gateway.report import WIDE, Report, table
-from routing.embedding.embedder import Embedder, StaticEmbedder
+from routing.embedder import Embedder, StaticEmbedder
 from tools import command
 from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions
 from tools.served_shares import least_threshold, served_shares

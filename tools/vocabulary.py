@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
 from gateway.parts.fit.libraries import require
-from routing.embedding.embedder import package_file
+from routing.embedder import package_file
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

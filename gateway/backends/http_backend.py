@@ -46,8 +46,7 @@ from gateway.chat.completions import chunks_of
 from gateway.chat.normalised import AnswerFailed, normalise
 from gateway.chat.stream_state import StreamState
 from gateway.chat.usage import standardise, usage_of
-from gateway.dialects.client_paths import client_path
-from gateway.dialects.native import native_body
+from gateway.dialects.native import client_path, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.off_loop import off_loop
 

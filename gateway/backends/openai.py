@@ -29,11 +29,9 @@ from gateway.backends.http_backend import (
     json_object,
 )
 from gateway.backends.server_forms import ChatForms, ReplyForms
-from gateway.chat.content_parts import join_parts
-from gateway.chat.normalised import DeltaNormaliser, normalise
+from gateway.chat.normalised import DeltaNormaliser, join_parts, normalise
 from gateway.chat.usage import standardise, usage_of
-from gateway.dialects.client_paths import client_path
-from gateway.dialects.native import NATIVE, lost_fields
+from gateway.dialects.native import NATIVE, client_path, lost_fields
 
 _INDEX = (int, NoneType)
 _CALLS = frozenset({"tool_calls", "function_call"})

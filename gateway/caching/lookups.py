@@ -33,7 +33,7 @@ from gateway.off_loop import off_loop
 from gateway.request.context import Header, Reply
 from gateway.telemetry import names
 from policies.value_type import value_type
-from routing.embedding.embedder import Embedder, EmbedderKind, Vector
+from routing.embedder import Embedder, EmbedderKind, Vector
 
 if TYPE_CHECKING:
     from cache.entry import CacheEntry, Hit, Lookup

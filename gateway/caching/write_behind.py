@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.sink import Telemetry
     from gateway.telemetry.trace import Hop, Trace
     from routing.confidence.judge import Evidence
-    from routing.embedding.embedder import Vector
+    from routing.embedder import Vector
 
 log = logging.getLogger("tierline.write_behind")
 

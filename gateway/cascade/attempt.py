@@ -35,7 +35,7 @@ from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.normalised import normalise
 from gateway.chat.stream_state import StreamState
-from gateway.dialects.client_paths import client_paths
+from gateway.dialects.native import client_paths
 from gateway.telemetry import names
 from gateway.telemetry.trace import Judged
 from gateway.tiers.slot import SlotRequest

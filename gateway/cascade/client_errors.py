@@ -17,7 +17,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
-from gateway.dialects.client_paths import client_path
+from gateway.dialects.native import client_path
 from gateway.errors import (
     ApiError,
     Headers,

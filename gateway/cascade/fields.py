@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from gateway.backends.base import BackendRequest
-from gateway.dialects.set_fields import instructed, with_changes
+from gateway.dialects.native import instructed, with_changes
 from gateway.telemetry import names
 from policies.fields import REASONING, is_bound
 from policies.value_type import value_type

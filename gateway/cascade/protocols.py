@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from routing.confidence.judge import Evidence
     from routing.decide import TierCost
     from routing.difficulty.model import DifficultyModel
-    from routing.embedding.embedder import Vector
+    from routing.embedder import Vector
     from routing.features import Features
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from policies.steering import Steering
     from routing.difficulty.model import Difficulty
-    from routing.embedding.embedder import Embedder, Vector
+    from routing.embedder import Embedder, Vector
     from routing.features import Features
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gateway.cascade.router import Routed, Router
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.tiers import Tier
-    from routing.embedding.embedder import Vector
+    from routing.embedder import Vector
 
 _USUAL_ANSWER = 400
 """Tokens of an answer where nothing is known of the backend's."""

@@ -29,7 +29,7 @@ from gateway.cascade.answer_checks import LEAST_TOKENS, cut_prompt, ignored_in_s
 from gateway.chat.completions import DONE_EVENT, wants_usage
 from gateway.chat.stream_state import LOOP_CHECK_TOKENS
 from gateway.chat.usage import Usage
-from gateway.dialects.client_paths import client_paths
+from gateway.dialects.native import client_paths
 from gateway.errors import stream_error
 from gateway.request.context import QUIET_S, STILL_ALIVE
 from gateway.telemetry import names

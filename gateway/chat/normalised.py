@@ -16,6 +16,8 @@ Every backend does so with each reply and chunk where it enters, before anything
     id of a call      made where its first delta has none; said once, and its name too: clients join pieces of a text
     name of a call    its pieces wait until it comes. One without a name and arguments is no call; one without a name
                       alone is an answer that failed
+    list of parts     as content: one text, where all parts are texts. Mistral's thinking models answer so: the texts of
+                      parts of type `thinking` are the reasoning
 """
 
 from __future__ import annotations
@@ -27,8 +29,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
-
-from gateway.chat.content_parts import join_parts
 
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
@@ -419,3 +419,34 @@ def _as_text(holder: dict[str, Any], name: str) -> bool:
         return False
     holder[name] = "" if value is None else orjson.dumps(value).decode()
     return True
+
+
+_REASONING: Final = "reasoning_content"
+
+
+def join_parts(holder: dict[str, Any]) -> bool:
+    """Join the content of a message or delta in place; return whether it was a list of parts with texts alone.
+
+    A list with any other part stays, so that nothing of an answer is lost.
+    """
+    said: list[str] = []
+    thought: list[str] = []
+    for part in holder["content"]:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind == "text" and isinstance(part.get("text"), str):
+            said.append(part["text"])
+        elif kind == "thinking":
+            thought.append(_text_of(part.get("thinking")))
+        else:
+            return False
+    holder["content"] = "".join(said)
+    if thought and not holder.get(_REASONING):
+        holder[_REASONING] = "".join(thought)
+    return True
+
+
+def _text_of(parts: Any) -> str:
+    if isinstance(parts, str):
+        return parts
+    listed = parts if isinstance(parts, list) else ()
+    return "".join(str(part.get("text") or "") for part in listed if isinstance(part, dict))

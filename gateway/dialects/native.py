@@ -13,8 +13,8 @@ whose replies are passed on as they come has that key removed from them (`gatewa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Final
 
 from cache.planning.plan import counted
@@ -45,7 +45,7 @@ class Native:
     lost: Mapping[str, Any]
     """The fields that the translation could not express: values by path."""
     paths: Sequence[Any] = ()
-    """Where each message of the translation comes from, see `gateway.dialects.client_paths`."""
+    """Where each message of the translation comes from, see `client_path`."""
     needs: frozenset[str] = frozenset()
     """Capabilities (`routing.features.FURTHER`) without which a tier could not answer."""
     messages: int = 0
@@ -55,7 +55,7 @@ class Native:
     forms: Sequence[Any] = ()
     """Place and type of each block that became a text: requests that differ in these alone have one translation."""
     path_in: Callable[[Native, str], str] = _same_path
-    """Returns the path in `body` of a field of the translation, see `gateway.dialects.client_paths`."""
+    """Returns the path in `body` of a field of the translation, see `client_path`."""
     given: frozenset[str] = frozenset()
     """Fields that the body gives and its translation does not, as chat completions name them."""
     turns: str = "input"
@@ -108,3 +108,57 @@ def without_billing_line(system: Any) -> Any:
             rest = _BILLING.sub("", text)
             return [*system[:i], *([{**block, "text": rest}] if rest else ()), *system[i + 1 :]]
     return system
+
+
+def client_path(native: Native | None, path: str) -> str:
+    """Return the client's path of a field of its translated body; the same for a body that was not translated.
+
+    A backend reports what it could not say, and what it refuses, by its path in the chat-completions body. A translated
+    body knows where its parts come from: `paths` of its `Native` holds the origin of each message, and `path_in` finds
+    the rest in the client's own body. Paths are turned only where there are any to report, so that no other request
+    pays.
+    """
+    return path if native is None else native.path_in(native, path)
+
+
+def client_paths(native: Native | None, paths: Iterable[str]) -> tuple[str, ...]:
+    """Return the client's paths of fields of its translated body, each once."""
+    return tuple(dict.fromkeys(client_path(native, path) for path in paths))
+
+
+_SYSTEM: Final = frozenset({"system", "developer"})
+_SEPARATOR: Final = "\n\n"
+
+
+# What the gateway sets goes into both bodies. A backend of the client's dialect is sent the client's own, where a field
+# that is set is written in that API's words, by its kind (`BackendConfig.with_fields`).
+
+
+def with_changes(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a body with these fields; those that are None are left out."""
+    return {name: value for name, value in {**body, **changes}.items() if value is not None or name not in changes}
+
+
+def instructed(
+    body: Mapping[str, Any], native: Native | None, instruction: str
+) -> tuple[Mapping[str, Any], Native | None]:
+    """Return a chat-completions body with the instruction at the end of its system text, and its other form.
+
+    Where there is none, a system message is put in front, and the other form's `paths` begin with one for it.
+    """
+    messages = list(body["messages"])
+    for i, message in enumerate(messages):
+        if message.get("role") in _SYSTEM:
+            messages[i] = {**message, "content": longer_text(message.get("content"), instruction)}
+            return {**body, "messages": messages}, native
+    changed = {**body, "messages": [{"role": "system", "content": instruction}, *messages]}
+    if native is None:
+        return changed, None
+    return changed, replace(native, paths=(native.front, *native.paths))
+
+
+def longer_text(content: Any, instruction: str) -> Any:
+    """Return the content of a message with the instruction at its end."""
+    if isinstance(content, list):
+        return [*content, {"type": "text", "text": instruction}]
+    return f"{content}{_SEPARATOR}{instruction}" if content else instruction

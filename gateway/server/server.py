@@ -37,7 +37,7 @@ from gateway.server.process import Server, Worker
 from gateway.telemetry.logs import configure_logging
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError
-from routing.embedding.embedder import EmbedderUnavailable
+from routing.embedder import EmbedderUnavailable
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment, Limits

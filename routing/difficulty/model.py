@@ -50,7 +50,7 @@ from routing.difficulty.text_statistics import (
     terms_of,
     tokenise,
 )
-from routing.embedding.embedder import Embedder, EmbedderKind, bounded
+from routing.embedder import Embedder, EmbedderKind, bounded
 
 if TYPE_CHECKING:
     from routing.features import Features

@@ -67,7 +67,7 @@ from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradic
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
-from routing.embedding.embedder import Embedder, EmbedderKind
+from routing.embedder import Embedder, EmbedderKind
 from tests.bench.command import bench_parser
 from tools.cache_stages import Figure, share_shown
 

@@ -30,7 +30,7 @@ from gateway.parts.fit.figures import interval
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 from routing.features import features_of_text
 from tests.bench.command import bench_parser
 from tests.support.app import in_process

@@ -46,7 +46,7 @@ from gateway.request.body import ChatBodies
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy
 from policies.model import Policy
-from routing.embedding.embedder import EmbedderKind
+from routing.embedder import EmbedderKind
 from routing.features import features_of
 from tests.bench.cache_gates import PLAIN, count_gates, gates_of, table_of_gates
 from tests.bench.cache_stream import Rates, Stream, StreamGate, Truth, halves, near_neighbours, rates

@@ -28,7 +28,7 @@ from policies.loader import read_policy
 from policies.model import Policy
 from routing.decide import start_by_rules
 from routing.difficulty.model import Difficulty
-from routing.embedding.embedder import EmbedderKind
+from routing.embedder import EmbedderKind
 from routing.features import features_of_text
 from tools import command
 

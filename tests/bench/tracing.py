@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.parts.reasons import details
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.record import ledger_blob

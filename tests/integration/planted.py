@@ -24,7 +24,7 @@ from typing import Any
 import httpx2
 import redis
 
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES
 from gateway.telemetry.ledger import TRACES
 from tests.parts.console.every_page import replies
 from tests.parts.otlp.collector import Collector

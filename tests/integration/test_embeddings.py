@@ -14,7 +14,7 @@ import numpy as np
 import openai
 import pytest
 
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 from tests.integration.endpoints import EndpointsSetup
 from tests.support.account import Account
 from tests.support.app import in_process

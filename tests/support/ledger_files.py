@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gateway.parts.ledger.columns import FEEDBACK, LABELS, REQUESTS, Row
 from gateway.parts.ledger.folder import TableFiles, add_bases
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 
 _SEGMENT = 50_000
 

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.parts.ledger.columns import LEDGER, Row
-from gateway.parts.recorder.decision_basis import DecisionBasis, basis_of
-from gateway.parts.recorder.decision_record import named, outcome_of, record_of
+from gateway.parts.recorder.decision_record import DecisionBasis, basis_of, named, outcome_of, record_of
 from policies.expression import KINDS
 from policies.loader import made_policy
 from policies.model import Policy

@@ -11,7 +11,7 @@ import numpy as np
 from gateway.parts.measures.label import packed_vector
 from routing.difficulty.model import DifficultyModel
 from routing.difficulty.text_statistics import counts_of, tokenise
-from routing.embedding.embedder import StaticEmbedder, bounded
+from routing.embedder import StaticEmbedder, bounded
 from routing.features import features_of_text
 from tests.support.strange_models import RIGHT, WRONG, Language
 

@@ -210,7 +210,7 @@ def _read_what_is_shipped() -> None:
     from gateway.config.launch import Launch
     from gateway.version import version
     from routing.difficulty.model import DifficultyModel, shipped_artefact
-    from routing.embedding.embedder import StaticEmbedder
+    from routing.embedder import StaticEmbedder
 
     launch = Launch()
     deployment = launch.deployment({})

@@ -13,7 +13,7 @@ import pytest
 
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.datasets import DataError
-from routing.embedding.embedder import read_tokenizer
+from routing.embedder import read_tokenizer
 from tests.support.extras import needs
 from tools.make_cross_encoder import DoneOnce, main
 from tools.package_texts import Texts, collect, packages_of, read_texts, write_texts

@@ -17,7 +17,7 @@ from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit import libraries
 from gateway.parts.fit.datasets import DataError
 from gateway.progress import OnProgress
-from routing.embedding.embedder import package_file
+from routing.embedder import package_file
 from tests.support.extras import needs
 from tools.cross_encoder_artefact import (
     CrossEncoderFit,

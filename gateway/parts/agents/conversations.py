@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway.tiers import Tier
     from policies.model import Policy
     from routing.difficulty.model import DifficultyModel
-    from routing.embedding.embedder import Vector
+    from routing.embedder import Vector
     from routing.features import Features
 
 _MOST: Final = 8192

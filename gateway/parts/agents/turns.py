@@ -22,7 +22,7 @@ from routing.features import features_of_text, hangs
 if TYPE_CHECKING:
     from policies.model import Policy
     from routing.difficulty.model import Difficulty, DifficultyModel
-    from routing.embedding.embedder import Embedder, Vector
+    from routing.embedder import Embedder, Vector
     from routing.features import Features
 
 DECAY: Final = 0.9

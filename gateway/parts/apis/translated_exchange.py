@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from gateway.dialects.client_paths import client_path
+from gateway.dialects.native import client_path
 from gateway.errors import ApiError, InvalidRequest
 from gateway.http.exchange import Exchange, ReadRequest
 from gateway.parts.apis.translated_events import translated

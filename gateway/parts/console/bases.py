@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from gateway.parts.console.records import Records
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 
 _BASIS: Final = "SELECT basis::VARCHAR AS basis FROM bases WHERE id = $id"
 

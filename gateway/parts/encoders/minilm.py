@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from routing.embedding.embedder import MAX_CHARS, EmbedderUnavailable, Vectors, bounded, package_file, read_tokenizer
+from routing.embedder import MAX_CHARS, EmbedderUnavailable, Vectors, bounded, package_file, read_tokenizer
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession

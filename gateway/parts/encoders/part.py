@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder_queue import MeasuredPairScorer
     from cache.text.languages import ForeignLanguages
-    from routing.embedding.embedder import PublicEncoder
+    from routing.embedder import PublicEncoder
 
 __all__ = ["foreign_languages", "load_minilm", "load_pair_scorer"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from cache.semantic.cross_encoder_queue import TokenSums
 from cache.text.languages import language_of
 from gateway.progress import OnProgress
-from routing.embedding.embedder import Embedder, Vector, Vectors
+from routing.embedder import Embedder, Vector, Vectors
 
 _BATCH = 64
 

@@ -24,7 +24,7 @@ from gateway.parts.ledger.folder import ArchiveError, TableFiles, add_bases, kno
 from gateway.parts.ledger.follower import READ_S, StreamFollower
 from gateway.parts.ledger.query import QueryError
 from gateway.parts.ledger.tier_worth import tier_worth
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES
 from gateway.telemetry.ledger import TIER_WORTH
 
 if TYPE_CHECKING:

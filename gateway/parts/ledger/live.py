@@ -30,7 +30,7 @@ from gateway.parts.ledger.kept_summaries import KeptSummaries
 from gateway.parts.ledger.query import QueryError, create_bases, create_views, hot_table, union_view
 from gateway.parts.ledger.segments import ReadSegments
 from gateway.parts.ledger.summaries import VALUES, Summary, counted_rows, rows_in_memory, rows_of_files
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES
 from gateway.telemetry.trace import recorded_between
 
 _log = logging.getLogger("tierline.archive")

@@ -1,8 +1,14 @@
 """Write down what a decision was made of, compactly and unrounded, and read it back to decide again.
 
-A record is a list of plain JSON values. What is the same for many requests (policy, ladder, capabilities, context
-lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading both gives a DecisionInput for which
-`decide` returns the same Decision, bit for bit. The text of the request is not kept.
+The router leaves a `RecordedDecision` in the trace: references only, about a microsecond. After the reply the
+background task of `gateway.telemetry.sink` has it written into the request's record:
+
+    "decide": {"basis": "5b9c0d...", "in": [...], "out": [...]}
+
+`in` is a record as below, `out` the decision, or null where no tier could answer. `basis` names what many requests
+share (policy, ladder, capabilities, context lengths, artefacts), a `DecisionBasis`; it is kept in the store's hash
+`tierline:bases`, under its id. Reading both gives a DecisionInput for which `decide` returns the same Decision, bit for
+bit. The text of the request is not kept. A record is a list of plain JSON values:
 
     [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
      [in_domain, kind, p_kind, quantile, p_right ...] or 0,
@@ -19,19 +25,32 @@ lengths, artefacts) is not in it: a `DecisionBasis` holds that once. Reading bot
 
 from __future__ import annotations
 
+import hashlib
+import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
+from cache.store.base import Command
+from policies.errors import ConfigError
+from policies.loader import made_policy
+from policies.model import DeployedTier, Policy
 from policies.steering import Spent
 from routing.decide import Clamp, DecisionInput, TierCost, TierHealth
-from routing.difficulty.model import Difficulty
+from routing.difficulty.model import CLASSIFIER, Difficulty
 from routing.features import FURTHER, Features
 from routing.load.latency import Forecast
 
 if TYPE_CHECKING:
-    from routing.decide import Decision
+    from gateway.telemetry.trace import RecordedDecision
+    from policies.model import Policy
+    from routing.decide import Decision, TierHealth
+
 
 Record = Sequence[Any]
 
@@ -296,3 +315,149 @@ def _health(facts: TierFacts, record: Record | int) -> TierHealth:
                 prior_whole=bool(marks & 4),
             )
     return TierHealth(facts.name, facts.capabilities, facts.endpoints, unavailable, failing, forecast, facts.context)
+
+
+BASES: Final = "tierline:bases"
+"""Key of the store's hash of bases, JSON by id. It grows by one for each change of a policy or of the deployment."""
+
+_AGAIN_S: Final = 60.0
+"""A basis in use is written again after this time, for a store that was emptied meanwhile."""
+_MOST: Final = 1000
+_Key = tuple[str, tuple[str, ...], tuple[TierFacts, ...]]
+
+
+class DecisionRecorder:
+    """Encode recorded decisions off the request's path, and hold the bases that the store lacks. One per worker.
+
+    `artefacts` are the versions of the artefacts that this worker uses, by what they are.
+    """
+
+    def __init__(self, artefacts: Mapping[str, str]) -> None:
+        self._artefacts = artefacts
+        self._bases: dict[_Key, tuple[str, bytes]] = {}
+        self._written: dict[str, float] = {}
+        self._last: tuple[Policy, list[TierHealth], tuple[str, bytes]] | None = None
+        """The basis of the last decision: a tier gives many requests the same health, and most share their policy."""
+        self._due: dict[str, bytes] = {}
+        """Bases, by id, that encoded decisions refer to and the store may not have."""
+
+    def encode(self, made: RecordedDecision) -> dict[str, Any]:
+        """Return the part of a request's record that holds its decision, as JSON values."""
+        health = list(made.given.health.values())
+        if self._last is None or self._last[0] is not made.policy or self._last[1] != health:
+            self._last = made.policy, health, self._basis_of(made)
+        basis, blob = self._last[2]
+        if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
+            self._due[basis] = blob
+        out = None if made.decision is None else outcome_of(made.decision)
+        return {"basis": basis, "in": record_of(made.given), "out": out}
+
+    def _basis_of(self, made: RecordedDecision) -> tuple[str, bytes]:
+        key = made.policy.version, made.policy.ladder, tier_facts(made.given.health)
+        known = self._bases.get(key)
+        if known is None:
+            if len(self._bases) >= _MOST:
+                self._bases.clear()
+                self._written.clear()
+            known = self._bases[key] = basis_of(made.policy, made.given, self._artefacts_of(made.policy)).encode()
+        return known
+
+    def _artefacts_of(self, policy: Policy) -> Mapping[str, str]:
+        """Return the artefacts that decide on this policy's requests: the worker's, but for a classifier of its own."""
+        pinned = policy.route.pinned
+        return self._artefacts if pinned is None else {**self._artefacts, CLASSIFIER: pinned.version[:12]}
+
+    def commands(self) -> list[Command]:
+        """Return what writes the bases that are due; `written` says that it was carried out."""
+        bases = [word for name, blob in self._due.items() for word in (name.encode(), blob)]
+        return [Command((b"HSET", BASES.encode(), *bases))] if bases else []
+
+    def written(self) -> None:
+        """Note that the store has the bases that were due."""
+        now = time.monotonic()
+        self._written.update(dict.fromkeys(self._due, now))
+        self._due.clear()
+
+
+_VERSION: Final = 1
+_ID_LENGTH: Final = 16
+
+
+class BasisError(ValueError):
+    """A basis cannot be read: it is damaged, or of another version of Tierline."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionBasis:
+    """What the decisions of many requests share: the policy's content, its ladder, the tiers' facts, the artefacts.
+
+    It is written once and named by its hash, so that a record of one request stays small. As JSON:
+
+    {"v": 1, "content": {...the policy file's...}, "version": "e01f1a4...", "ladder": ["local", "hosted"],
+     "unconfigured": [{"name": ..., "models": [...], "capabilities": [...], "unconfigured": "why"}],
+     "tiers": [{"name": ..., "capabilities": [...], "endpoints": 1, "context": 8192}, ...one for each of the ladder],
+     "artefacts": {"classifier": "9f31...", "embedder": ..., ...}}
+    """
+
+    policy: Policy
+    tiers: tuple[TierFacts, ...]
+    artefacts: Mapping[str, str]
+    """Version of each artefact that the worker uses, by what it is: the first digits of its SHA-256."""
+
+    def encode(self) -> tuple[str, bytes]:
+        """Return the basis's id (16 hex digits of its SHA-256) and its JSON."""
+        policy = self.policy
+        basis = {
+            "v": _VERSION,
+            "content": policy.content,
+            "version": policy.version,
+            "ladder": policy.ladder,
+            "unconfigured": [_as_json(tier) for tier in policy.unconfigured.values()],
+            "tiers": [_as_json(tier) for tier in self.tiers],
+            "artefacts": dict(sorted(self.artefacts.items())),
+        }
+        blob = orjson.dumps(basis)
+        return hashlib.sha256(blob).hexdigest()[:_ID_LENGTH], blob
+
+    @classmethod
+    def decode(cls, blob: bytes) -> DecisionBasis:
+        """Return the basis that was encoded. Raises BasisError."""
+        try:
+            read = orjson.loads(blob)
+            if read["v"] != _VERSION:
+                raise BasisError(f"a basis of format {read['v']}; this version of Tierline reads {_VERSION}")
+            unconfigured = [DeployedTier(**_from_json(tier)) for tier in read["unconfigured"]]
+            policy = made_policy(
+                read["content"],
+                Path(f"policy {read['version'][:7]}"),
+                {"ladder": tuple(read["ladder"]), "unconfigured": {tier.name: tier for tier in unconfigured}},
+            )
+            if policy.version != read["version"]:
+                raise BasisError(f"the content of policy {read['version'][:7]} means something else to this version")
+            return cls(policy, tuple(TierFacts(**_from_json(tier)) for tier in read["tiers"]), read["artefacts"])
+        except BasisError:
+            raise
+        except (ConfigError, ValueError, KeyError, TypeError) as error:
+            raise BasisError(f"not a decision's basis: {error}") from None
+
+    def input_of(self, record: Record) -> DecisionInput:
+        """Return the input that was recorded with this basis. Raises ValueError."""
+        return input_of(record, self.tiers, self.artefacts.get(CLASSIFIER, ""))
+
+
+def basis_of(policy: Policy, given: DecisionInput, artefacts: Mapping[str, str]) -> DecisionBasis:
+    """Return the basis of a decision by this policy."""
+    return DecisionBasis(policy, tier_facts(given.health), artefacts)
+
+
+def _as_json(tier: DeployedTier | TierFacts) -> dict[str, Any]:
+    fields = {name: getattr(tier, name) for name in tier.__dataclass_fields__}
+    return {**fields, "capabilities": sorted(tier.capabilities)}
+
+
+def _from_json(fields: dict[str, Any]) -> dict[str, Any]:
+    return {
+        **fields,
+        "capabilities": frozenset(fields["capabilities"]),
+        **{name: tuple(fields[name]) for name in ("models", "fields") if name in fields},
+    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 
 
 def build_recorder(artefacts: Mapping[str, str]) -> DecisionRecorder:

@@ -23,7 +23,7 @@ import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.parts.measures import label
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
 from gateway.parts.rollout.policy import Learn, Rollout, RolloutSections

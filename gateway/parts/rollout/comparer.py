@@ -36,7 +36,7 @@ from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_
 from gateway.parts.rollout.policy import Learn, RolloutSections
 from routing.decide import needs
 from routing.difficulty.text_statistics import counts_of, tokenise
-from routing.embedding.embedder import bounded
+from routing.embedder import bounded
 from routing.features import room_needed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from policies.model import Policy
     from routing.confidence.judge import Evidence
     from routing.difficulty.model import DifficultyModel
-    from routing.embedding.embedder import Embedder, Vector
+    from routing.embedder import Embedder, Vector
     from routing.features import Features
 
 log = logging.getLogger("tierline.learn")

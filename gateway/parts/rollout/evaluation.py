@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import Policy

@@ -24,8 +24,7 @@ from gateway.errors import InvalidRequest, NotFound
 from gateway.http.build_context import build_context, deadline_s, ttft_deadline
 from gateway.off_loop import off_loop
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.parts.recorder.decision_basis import basis_of
-from gateway.parts.recorder.decision_record import record_of
+from gateway.parts.recorder.decision_record import basis_of, record_of
 from gateway.request.body import ChatBodies
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from policies.loader import RollingPolicy
     from policies.model import Policy
     from routing.confidence.judge import Evidence
-    from routing.embedding.embedder import Vector
+    from routing.embedder import Vector
 
 log = logging.getLogger("tierline.shadow")
 

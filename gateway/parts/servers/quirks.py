@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.backends.base import Backend, BackendRequest, Completion, EventStream
-from gateway.dialects.client_paths import client_paths
-from gateway.dialects.native import Native
+from gateway.dialects.native import Native, client_paths
 
 _ASKS_NOTHING: Final = frozenset({"auto", "default"})
 _IN_MESSAGES: Final = "messages."

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.parts.services.text_encoder import TextEncoder
     from gateway.steps import Steps
     from policies.model import Policy
-    from routing.embedding.embedder import PublicEncoder
+    from routing.embedder import PublicEncoder
 
 ENDPOINT: Final = "embeddings"
 ENCODER: Final = "encoder"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from cache.batches import Batcher
 
 if TYPE_CHECKING:
-    from routing.embedding.embedder import PublicEncoder, Vector
+    from routing.embedder import PublicEncoder, Vector
 
 _BATCH: Final = 32
 """Most texts in one call of the encoder, of all requests together."""

@@ -11,7 +11,7 @@ from safetensors.numpy import load
 
 from cache.semantic.verifier import Verifier, VerifierError, shipped_verifier
 from cache.text.normalized_question import gist
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 
 EMBEDDINGS = ("static", "minilm")
 COSINE = 0.93

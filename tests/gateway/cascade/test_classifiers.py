@@ -12,7 +12,7 @@ import pytest
 
 from cache.store.base import Command
 from gateway.parts.fit.learning.own_artefact import save_own
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES
 from policies.errors import ConfigError
 from policies.loader import CLASSIFIER_SHEET
 from routing.difficulty.model import SHEET_FILE, shipped_artefact

@@ -13,7 +13,7 @@ from gateway.recent import Recent
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import Embedder
+from routing.embedder import Embedder
 from routing.features import Features, features_of
 
 HARD = "Write a web page in HTML with a button that shows a random joke from a list of four jokes."

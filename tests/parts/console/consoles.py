@@ -15,7 +15,7 @@ from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES, Ledger
 from gateway.telemetry.record import ledger_blob

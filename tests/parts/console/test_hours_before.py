@@ -13,7 +13,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.console.hours_before import PeriodSums, compared_hours, gone, moved_figures, unjudged_need
 from gateway.parts.console.standing import StandingMark
 from gateway.parts.console.surface_counts import BUCKETS
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, CallAccount
 from gateway.telemetry.record import ledger_blob
 from tests.gateway.telemetry.conftest import server, store

@@ -20,7 +20,7 @@ from gateway.parts.access.keys.roles import VIEWER, Grant, Person
 from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry.ledger import TRACES, CallAccount
 from gateway.telemetry.record import ledger_blob
 from policies.loader import SHIPPED, read_policy

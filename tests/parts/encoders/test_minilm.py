@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from gateway.encoders import load_embedder
-from routing.embedding.embedder import Embedder, package_file
+from routing.embedder import Embedder, package_file
 
 pytest.importorskip("onnxruntime", reason="the minilm extra is not installed")
 pytest.importorskip("onnx", reason="the minilm extra is not installed")

@@ -17,7 +17,7 @@ from gateway.parts.fit.training.difficulty import Recipe, cross_validate
 from gateway.parts.fit.training.difficulty_heads import Heads, fit
 from gateway.parts.fit.training.table import PROMPT, QUESTION, TrainingTable
 from routing.difficulty.model import kernel, mix
-from routing.embedding.embedder import Vectors
+from routing.embedder import Vectors
 from tests.support.extras import needs
 
 pytestmark = needs("sklearn", "the train extra is not installed")

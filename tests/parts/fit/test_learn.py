@@ -18,7 +18,7 @@ from gateway.parts.ledger.columns import FEEDBACK, LABELS, REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 from tests.support.gateway import config, write_deployment
 from tests.support.strange_labels import label_rows
 from tests.support.strange_models import Language

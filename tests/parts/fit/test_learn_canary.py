@@ -22,7 +22,7 @@ from gateway.parts.fit.commands._learn_canary import AUTHOR, in_force, start_can
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from routing.difficulty.model import DifficultyModel, shipped_artefact
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 from tests.parts.rollout.registry.conftest import server, store
 from tests.support.gateway import config, write_deployment
 from tests.support.store import UNHURRIED, LocalStore

@@ -11,7 +11,7 @@ from gateway.parts.fit.datasets import Example, LabelledAnswer
 from gateway.parts.fit.figures import Interval
 from gateway.parts.fit.training.difficulty import Recipe, measure_left_out, train
 from gateway.parts.fit.training.ranking_left_out import LeftOut, What, may_claim
-from routing.embedding.embedder import Vectors
+from routing.embedder import Vectors
 from tests.support.extras import needs
 
 pytestmark = needs("sklearn", "the train extra is not installed")

@@ -29,7 +29,7 @@ from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.difficulty import Recipe, Trained, cross_validate, save, train
 from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.difficulty.text_statistics import COUNTS
-from routing.embedding.embedder import Vectors
+from routing.embedder import Vectors
 from routing.features import Features
 from tests.support.extras import needs
 

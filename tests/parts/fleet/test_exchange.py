@@ -11,8 +11,7 @@ from cache.store.base import NoStore
 from cache.store.redis_store import RedisStore
 from cache.write import DelayedWrites
 from gateway.errors import ApiError, InternalError, InvalidRequest, Overloaded, retry_after
-from gateway.parts.fleet.exchange import FlightExchange, Publisher, _packed, _unpacked
-from gateway.parts.fleet.leases import Leases, can_serve
+from gateway.parts.fleet.exchange import FlightExchange, Leases, Publisher, _packed, _unpacked, can_serve
 from tests.cache.test_flights import DONE, HEAD, all_of, flight
 from tests.support.wait import eventually
 

@@ -22,8 +22,7 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from gateway.parts.encoders.cross_encoder import CrossEncoder
-from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.audited_surface import AuditedSurface, Sample
+from gateway.parts.hit_audits.audit import AuditedSurface, Audits, Sample
 from gateway.parts.hit_audits.groups import LEAST_LABELS
 from gateway.parts.hit_audits.observations import Label
 from policies.caching import AuditJudgeRules, SemanticCache

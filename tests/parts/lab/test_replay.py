@@ -24,8 +24,7 @@ from gateway.parts.lab.replay.run import Replayed, replay
 from gateway.parts.lab.replay.starts import start_moves
 from gateway.parts.ledger.folder import segments_of
 from gateway.parts.ledger.query import connect
-from gateway.parts.recorder.decision_basis import DecisionBasis
-from gateway.parts.recorder.decision_record import unnamed
+from gateway.parts.recorder.decision_record import DecisionBasis, unnamed
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput, TierCost, decide

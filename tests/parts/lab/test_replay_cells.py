@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.parts.lab.replay.cells import CellDecider, Inputs, VerdictTable
-from gateway.parts.recorder.decision_basis import DecisionBasis
-from gateway.parts.recorder.decision_record import TierFacts
+from gateway.parts.recorder.decision_record import DecisionBasis, TierFacts
 from policies.errors import ConfigError
 from policies.expression import KINDS
 from policies.loader import made_policy

@@ -18,7 +18,7 @@ from gateway.parts.ledger.folder import ArchiveError, TableFiles, locked, segmen
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import QueryError, ask, ask_typed, connect
 from gateway.parts.measures.label import PairLabel
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger

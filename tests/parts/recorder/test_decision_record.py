@@ -11,8 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis, basis_of
-from gateway.parts.recorder.decision_record import FLAGS, TierFacts, named, outcome_of, record_of, unnamed
+from gateway.parts.recorder.decision_record import (
+    FLAGS,
+    BasisError,
+    DecisionBasis,
+    TierFacts,
+    basis_of,
+    named,
+    outcome_of,
+    record_of,
+    unnamed,
+)
 from policies.loader import SHIPPED, policy_files, read_policy
 from policies.model import DeployedTier, Policy
 from policies.steering import Spent

@@ -26,7 +26,7 @@ from routing.difficulty.model import (
     shipped_artefact,
 )
 from routing.difficulty.text_statistics import BUCKETS, COUNTS, CountRange, counts_of, terms_of, tokenise
-from routing.embedding.embedder import Embedder, EmbedderKind, StaticEmbedder
+from routing.embedder import Embedder, EmbedderKind, StaticEmbedder
 from routing.features import Features, features_of
 
 PLAIN = ["Name the capital city of France.", "Say hello", "Thanks, that helps!", "What is the opposite of hot?"]
@@ -447,7 +447,7 @@ def test_serving_needs_neither_torch_nor_scikit_learn() -> None:
     """Loading and judging import numpy and safetensors, no learning library and nothing of the network."""
     code = (
         "import sys; from routing.difficulty.model import *; from routing.features import Features;"
-        "from routing.embedding.embedder import StaticEmbedder; e = StaticEmbedder.load();"
+        "from routing.embedder import StaticEmbedder; e = StaticEmbedder.load();"
         "m = DifficultyModel.load(shipped_artefact('static'), e);"
         "m.assess(e.embed(['What is 2 + 2?'])[0], Features('What is 2 + 2?', 1, 8));"
         "print([n for n in ('torch', 'sklearn', 'scipy', 'onnx', 'onnxruntime', 'asyncio') if n in sys.modules])"

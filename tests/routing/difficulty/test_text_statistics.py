@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from routing.difficulty.text_statistics import BUCKETS, COUNTS, ENOUGH, counts_of, shortened, terms_of, tokenise
-from routing.embedding.embedder import bounded
+from routing.embedder import bounded
 from routing.features import Features
 
 QUESTION = "Which gas do plants take in?"

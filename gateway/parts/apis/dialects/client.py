@@ -47,7 +47,7 @@ class ClientDialect(Protocol):
     def path_of(self, path: str) -> str:
         """Return the client's path of a field of chat completions that the gateway names in `x-tierline-dropped`.
 
-        A request with a `Native` is named in its client's words before, see `gateway.dialects.client_paths`.
+        A request with a `Native` is named in its client's words before, see `gateway.dialects.native`.
         """
 
     def limited(self, tokens: int) -> None:

@@ -10,8 +10,8 @@ from fastapi import APIRouter
 from starlette.routing import Match
 from starlette.types import Scope
 
+from gateway.http.api import check_open, open_surfaces
 from gateway.http.api_route import BodyRoute, CallerOf, Served
-from gateway.http.models import check_open, open_surfaces
 from gateway.parts.apis.dialects.messages.client import names_version
 from gateway.parts.apis.dialects.responses.reading import unsupported
 from policies.loader import CLAUDE

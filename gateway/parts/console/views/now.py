@@ -54,7 +54,7 @@ from gateway.parts.ledger.figures import against_holdout
 from gateway.parts.ledger.quality import DRAWN, HOLDOUT
 from gateway.parts.ledger.saving import SAVING_SUMS, net_saving
 from gateway.parts.ledger.summaries import LATENCY, Summary
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 from gateway.telemetry import names
 from policies.model import Policy
 

@@ -25,8 +25,7 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.lint.edit import keys_by_line
-from gateway.parts.recorder.decision_basis import DecisionBasis
-from gateway.parts.recorder.decision_record import unnamed
+from gateway.parts.recorder.decision_record import DecisionBasis, unnamed
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.telemetry import names
 from gateway.telemetry.feedback import served_hit

@@ -26,7 +26,7 @@ from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.policy_numbers import PolicyNumber, numbers_of, with_numbers
 from gateway.parts.console.records import Records
 from gateway.parts.ledger.query import QueryError
-from gateway.parts.recorder.decision_basis import BasisError
+from gateway.parts.recorder.decision_record import BasisError
 from policies.model import Policy
 
 if TYPE_CHECKING:

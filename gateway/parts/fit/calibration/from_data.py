@@ -17,7 +17,7 @@ from gateway.progress import OnProgress
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import DifficultyModel
-from routing.embedding.embedder import Embedder
+from routing.embedder import Embedder
 
 _SHOWN_EVERY = 64
 

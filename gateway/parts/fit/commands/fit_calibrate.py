@@ -47,7 +47,7 @@ from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_
 from policies.model import asks_for_quantiles
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
-from routing.embedding.embedder import EmbedderUnavailable
+from routing.embedder import EmbedderUnavailable
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

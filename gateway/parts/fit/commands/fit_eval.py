@@ -24,7 +24,7 @@ from gateway.parts.fit.libraries import LibraryMissing
 from gateway.progress import progress
 from gateway.report import Report, show
 from routing.difficulty.model import ArtefactError
-from routing.embedding.embedder import EmbedderKind, EmbedderUnavailable
+from routing.embedder import EmbedderKind, EmbedderUnavailable
 
 _ENCODERS = get_args(EmbedderKind)
 _FAILURES = (DataError, LibraryMissing, ArtefactError, EmbedderUnavailable, OSError)

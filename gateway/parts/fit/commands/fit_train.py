@@ -35,7 +35,7 @@ from gateway.parts.fit.training.sheet import Remade, data_sheet, trained_on
 from gateway.progress import OnProgress, progress
 from gateway.report import WIDE, Report, show, table
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
-from routing.embedding.embedder import EmbedderUnavailable
+from routing.embedder import EmbedderUnavailable
 from routing.features import features_of_text
 
 _USAGE = """tierline fit train --data FILE... --out DIR [options]

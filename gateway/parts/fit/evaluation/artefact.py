@@ -11,7 +11,7 @@ from gateway.encoders import load_embedder
 from gateway.parts.fit.embedding import Remembered
 from gateway.progress import OnProgress
 from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
-from routing.embedding.embedder import Embedder, EmbedderKind, EmbedderUnavailable
+from routing.embedder import Embedder, EmbedderKind, EmbedderUnavailable
 from routing.features import Features
 
 _SHOWN_EVERY = 64

@@ -22,7 +22,7 @@ from gateway.parts.fit.metrics import bounds, by_length, by_table
 from gateway.parts.heads.head import PREFIXES
 from gateway.progress import OnProgress
 from gateway.report import Report
-from routing.embedding.embedder import Vectors
+from routing.embedder import Vectors
 
 if TYPE_CHECKING:
     from gateway.parts.fit.training.confidence import JudgedPair

@@ -18,7 +18,7 @@ from gateway.parts.fit.folds import Folds, by_group, by_prompt
 from gateway.parts.fit.libraries import require
 from gateway.progress import OnProgress, part_progress
 from gateway.report import NONE, Report, table
-from routing.embedding.embedder import EmbedderKind
+from routing.embedder import EmbedderKind
 
 _ALWAYS_THERE = ("apgr", "cpt50", "cpt80", "calls95", "calls99", "ece")
 _METHODS = ("random", ALWAYS_SMALL, ALWAYS_LARGE, "groups", "length", "raw_logprob", "ours", "oracle")

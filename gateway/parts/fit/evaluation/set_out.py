@@ -18,7 +18,7 @@ from gateway.parts.fit.evaluation.prompts import interval_json
 from gateway.parts.fit.figures import Draw, Figures, Method, Outcomes, figures
 from gateway.progress import OnProgress, silent
 from gateway.report import NONE, WIDE, Report, table
-from routing.embedding.embedder import Vectors
+from routing.embedder import Vectors
 
 _HOW = ("head", "carried")
 

@@ -34,7 +34,7 @@ from gateway.progress import OnProgress
 from gateway.report import table
 from routing.difficulty.model import FORMAT, QUANTILES, SHEET_FILE, TENSORS, WEIGHTS_FILE, gain_of, mix
 from routing.difficulty.text_statistics import ENOUGH
-from routing.embedding.embedder import Embedder
+from routing.embedder import Embedder
 
 _RESAMPLES = 200
 _FEWEST = 10  # right and wrong answers of each model at least, so that every fold has some

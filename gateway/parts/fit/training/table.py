@@ -20,7 +20,7 @@ from gateway.parts.fit.training.wrappers import wrapped_prompts
 from gateway.progress import OnProgress
 from routing.difficulty.model import TOOLS
 from routing.difficulty.text_statistics import BUCKETS, counts_of, terms_of, tokenise
-from routing.embedding.embedder import Embedder, bounded
+from routing.embedder import Embedder, bounded
 from routing.features import Features, features_of_text
 
 if TYPE_CHECKING:

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_basis import DecisionBasis
-from gateway.parts.recorder.decision_record import unnamed
+from gateway.parts.recorder.decision_record import DecisionBasis, unnamed
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.request.options import RequestOptions
     from routing.difficulty.model import Difficulty
-    from routing.embedding.embedder import Embedder
+    from routing.embedder import Embedder
 
 _WIDTH: Final = 120
 _TENANT: Final = "explain"
@@ -392,7 +392,7 @@ def _state(args: argparse.Namespace, health: Mapping[str, TierHealth], features:
 def _embedder(deployment: Deployment) -> Embedder:
     """Return the encoder of the deployment's texts. Raises CommandError."""
     from gateway.encoders import load_embedder
-    from routing.embedding.embedder import EmbedderUnavailable
+    from routing.embedder import EmbedderUnavailable
 
     try:
         return load_embedder(deployment.embedding.kind, deployment.embedding.state)

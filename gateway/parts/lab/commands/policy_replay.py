@@ -102,7 +102,7 @@ def replay_of(args: argparse.Namespace, candidate: Policy, verify: int | None) -
     from gateway.parts.lab.replay.recording import NothingRecordedError
     from gateway.parts.lab.replay.run import replay
     from gateway.parts.ledger.query import connect
-    from gateway.parts.recorder.decision_basis import BasisError
+    from gateway.parts.recorder.decision_record import BasisError
 
     folder = ledger_folder(args)
     since = time.time() - args.since if args.since else None

@@ -20,13 +20,13 @@ from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.write import why_not_kept
 from gateway.parts.lab.walk import Draft, Step
 from policies.value_type import value_type
-from routing.embedding.embedder import StaticEmbedder
+from routing.embedder import StaticEmbedder
 
 if TYPE_CHECKING:
     from gateway.parts.lab.policy_tests.format import StoredAnswerRules
     from policies.caching import CachePolicy, SemanticCache
     from policies.expression import Expression
-    from routing.embedding.embedder import Embedder, EmbedderKind
+    from routing.embedder import Embedder, EmbedderKind
     from routing.features import Features
 
 EMBEDDING: Final[EmbedderKind] = "static"

@@ -29,7 +29,7 @@ from routing.difficulty.model import CLASSIFIER
 from routing.features import FURTHER
 
 if TYPE_CHECKING:
-    from gateway.parts.recorder.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_record import DecisionBasis
     from policies.model import Policy
 
 Floats = NDArray[np.float64]

@@ -26,7 +26,7 @@ from gateway.parts.lab.replay.cells import (
     rule_cells,
 )
 from gateway.parts.lab.replay.records import Columns, LedgerReader, RecordBatch
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 from gateway.progress import OnProgress, silent
 from policies.model import Policy
 

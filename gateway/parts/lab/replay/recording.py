@@ -23,7 +23,7 @@ from routing.decide import NoTierError, decide
 if TYPE_CHECKING:
     import duckdb
 
-    from gateway.parts.recorder.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_record import DecisionBasis
 
 _EXAMPLES: Final = 5
 _PAGE: Final = 500

@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gateway.parts.lab.replay.cells import NO_TIER, Bools, CellVerdict, Floats, Inputs, Ints, VerdictTable
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
-from gateway.parts.recorder.decision_record import FLAGS
+from gateway.parts.recorder.decision_record import FLAGS, BasisError, DecisionBasis
 from gateway.progress import OnProgress, silent
 from policies.expression import KINDS
 

@@ -27,7 +27,7 @@ from routing.difficulty.model import CLASSIFIER
 if TYPE_CHECKING:
     import duckdb
 
-    from gateway.parts.recorder.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_record import DecisionBasis
 
 _EXAMPLES: Final = 5
 _LEAST_OF_SLICE: Final = 20

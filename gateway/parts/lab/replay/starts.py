@@ -16,7 +16,7 @@ from gateway.progress import OnProgress, silent
 if TYPE_CHECKING:
     import duckdb
 
-    from gateway.parts.recorder.decision_basis import DecisionBasis
+    from gateway.parts.recorder.decision_record import DecisionBasis
     from policies.model import Policy
 
 NO_START: Final = "no tier"

@@ -13,7 +13,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_basis import DecisionBasis
+from gateway.parts.recorder.decision_record import DecisionBasis
 from policies.model import Policy
 from policies.quantities import write_share
 from policies.yaml_source import Document, parse_yaml

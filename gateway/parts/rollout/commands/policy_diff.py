@@ -18,7 +18,7 @@ from gateway.cli.flags import duration
 from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._recorded_policies import deployed_as
-from gateway.parts.recorder.decision_basis import BasisError, DecisionBasis
+from gateway.parts.recorder.decision_record import BasisError, DecisionBasis
 from gateway.parts.rollout.commands._policy_files import policy_in
 from gateway.parts.rollout.difference import DROPS, Difference, PolicyChange, difference
 from gateway.progress import OnProgress, progress

@@ -19,7 +19,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.kept_charges import adopt
-from gateway.parts.recorder.decisions import DecisionRecorder
+from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import reader
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, Ledger
 from gateway.telemetry.record_writer import RecordWriter

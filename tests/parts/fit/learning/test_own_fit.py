@@ -17,7 +17,7 @@ from gateway.parts.fit.learning.own_fit import fit_own
 from gateway.progress import silent
 from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 from routing.difficulty.text_statistics import counts_of, tokenise
-from routing.embedding.embedder import StaticEmbedder, bounded
+from routing.embedder import StaticEmbedder, bounded
 from routing.features import features_of_text
 from tests.support.strange_models import Language
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.dialects.client_paths import client_paths
-from gateway.dialects.native import Native, lost_fields, native_body
+from gateway.dialects.native import Native, client_paths, lost_fields, native_body
 from gateway.dialects.reasoning import Maker
 from gateway.parts.apis.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, SAMPLING, budget_of, fit_to_model
 from gateway.parts.apis.dialects.messages.models import ClaudeFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.dialects.set_fields import longer_text, with_changes
+from gateway.dialects.native import longer_text, with_changes
 from gateway.parts.apis.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, budget_of
 from gateway.parts.apis.dialects.messages.models import facts_of_model
 

@@ -33,8 +33,7 @@ from gateway.backends.http_backend import (
     json_object,
     translated_completion,
 )
-from gateway.dialects.client_paths import client_path, client_paths
-from gateway.dialects.native import Native, lost_fields, native_body
+from gateway.dialects.native import Native, client_path, client_paths, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.parts.apis.dialects.responses.backend import ResponsesRequest, request_of
 from gateway.parts.apis.dialects.responses.chunks import ResponseChunks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gateway.dialects.set_fields import longer_text, with_changes
+from gateway.dialects.native import longer_text, with_changes
 
 _WITHIN: Final[Mapping[str, tuple[str, str]]] = {
     "reasoning_effort": ("reasoning", "effort"),

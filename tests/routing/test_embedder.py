@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gateway.encoders import load_embedder
-from routing.embedding.embedder import MAX_CHARS, Embedder, EmbedderUnavailable, StaticEmbedder, bounded, package_file
+from routing.embedder import MAX_CHARS, Embedder, EmbedderUnavailable, StaticEmbedder, bounded, package_file
 
 TEXTS = [
     "Name the capital city of France.",
@@ -76,7 +76,7 @@ def test_threads_may_embed_at_once(embedder: Embedder) -> None:
 def test_a_full_table_of_words_begins_anew(embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     """Words whose tokens are not kept any more are read again, and give the same vectors."""
     alone = embedder.embed(TEXTS)
-    monkeypatch.setattr("routing.embedding.embedder._MOST_WORDS", 4)
+    monkeypatch.setattr("routing.embedder._MOST_WORDS", 4)
     for _ in range(2):
         assert np.array_equal(embedder.embed(TEXTS), alone)
 
@@ -95,7 +95,7 @@ def test_missing_weights_are_named_with_the_command_that_brings_them() -> None:
 def test_opening_it_imports_no_package_of_weights_and_no_heavy_library() -> None:
     """Serving with the static encoder loads neither torch, ONNX, scikit-learn nor the weights' own code."""
     code = (
-        "import sys; from routing.embedding.embedder import StaticEmbedder; StaticEmbedder.load().embed(['x']);"
+        "import sys; from routing.embedder import StaticEmbedder; StaticEmbedder.load().embed(['x']);"
         "print([m for m in ('torch', 'onnx', 'onnxruntime', 'sklearn', 'wordllama', 'huggingface_hub')"
         " if m in sys.modules])"
     )

@@ -11,7 +11,7 @@ from cache.scopes.shelf import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from cache.write import DelayedWrites
-from gateway.parts.fleet.leases import Claimed, Leases, _lease_of, can_serve
+from gateway.parts.fleet.exchange import Claimed, Leases, _lease_of, can_serve
 from tests.support.garbage import leaving_nothing
 from tests.support.store import UNHURRIED, local_store
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from gateway.dialects.client_paths import client_path, client_paths
+from gateway.dialects.native import client_path, client_paths
 from gateway.parts.apis.dialects.messages.client import chat_body as chat_of_messages
 from gateway.parts.apis.dialects.responses.reading import chat_request, entries_of
 

@@ -10,9 +10,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.parts.recorder.decision_basis import DecisionBasis
-from gateway.parts.recorder.decision_record import outcome_of
-from gateway.parts.recorder.decisions import BASES
+from gateway.parts.recorder.decision_record import BASES, DecisionBasis, outcome_of
 from gateway.telemetry import reader
 from policies.loader import SHIPPED
 from routing.decide import NoTierError, decide

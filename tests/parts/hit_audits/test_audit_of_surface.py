@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cache.store.base import NoStore
-from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.audited_surface import AuditedSurface
+from gateway.parts.hit_audits.audit import AuditedSurface, Audits
 from gateway.parts.hit_audits.observations import Batch, Label
 from policies.caching import SemanticCache
 

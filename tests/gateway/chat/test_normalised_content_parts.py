@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.content_parts import join_parts
-from gateway.chat.normalised import normalise
+from gateway.chat.normalised import join_parts, normalise
 
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}
 SAID = {"type": "text", "text": "Rome."}
