@@ -19,7 +19,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from stat import S_ISREG
 from types import MappingProxyType
@@ -31,7 +31,6 @@ from policies.expression import Expression
 from policies.misfits import misfits, names, patterns, problems_together
 from policies.model import ClauseLines, CrossEncoderKind, DeployedTier, Policy, Rules
 from policies.sections import all_added, policy_model, rules_model
-from policies.taken_out import add_taken_out, without_taken_out
 from policies.validation import Section, check_part, validate
 from policies.wildcards import matches
 from policies.yaml_source import MAX_BYTES, Document, read_yaml
@@ -56,6 +55,8 @@ _LATER: Final[Mapping[str, object]] = {
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
 _LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": ""}
 """The same of keys within sections."""
+_TAKEN_OUT: Final = (False, "at_once")
+"""The values of two keys that were taken out and are in every version, so that it stays."""
 
 
 class FileLook(NamedTuple):
@@ -347,7 +348,8 @@ def _rules_in(document: Document) -> Rules:
 
 def _as_read(document: Document) -> Document:
     """Return the document without what was taken out of policies."""
-    return Document(document.file, without_taken_out(document.value), document.places)
+    reading = ADDED.reading()
+    return document if reading is None else replace(document, value=reading.without_taken_out(document.value))
 
 
 def _made(rules: Rules, document: Document, deployed: Mapping[str, Any]) -> Policy:
@@ -402,7 +404,9 @@ def version_of(policy: Rules, content: Mapping[str, Any]) -> str:
     later = {**_LATER, **{name: field.get_default() for name, field in added.items()}}
     ruling = {name: getattr(policy, name) for name in rules_model().model_fields if name not in unversioned}
     canonical = {name: _canonical(value) for name, value in ruling.items() if value != later.get(name)}
-    add_taken_out(canonical, content)
+    canonical["escalate"]["speculate"]["during_lookup"], canonical["cache"]["replay"] = _TAKEN_OUT
+    if (reading := ADDED.reading()) is not None:
+        reading.add_taken_out(canonical, content)
     return _hashed(canonical)
 
 

@@ -6,7 +6,6 @@ written `400ms`, `6s`, `24h` and stored in seconds; shares are written `1%` or `
 
 from __future__ import annotations
 
-import re
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
@@ -16,10 +15,11 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from policies import ADDED
 from policies.errors import Edit, Finding, InvalidContent, KeyPath, Problem, did_you_mean, dotted
 from policies.expression import Expression, ExpressionError
-from policies.quantities import UNIT_SECONDS, read_duration, read_number, read_share
-from policies.yaml_source import Document, yaml_text
+from policies.quantities import read_duration, read_number, read_share
+from policies.yaml_source import Document
 
 
 def rule(value: object) -> Expression:
@@ -182,7 +182,10 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
     message = _PLAIN_WORDS.get(kind) or detail["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     code, at = ("T106", error.at) if isinstance(error, ExpressionError) else ("T105", None)
-    mend, edits = _instead(path, document.at(path), kind, context, message)
+    reading = ADDED.reading()
+    mend, edits = (
+        ("", ()) if reading is None else reading.mend_of_value(path, document.at(path), kind, context, message)
+    )
     return [document.locate(Finding(path, message, code, mend, edits, at))]
 
 
@@ -190,54 +193,6 @@ def _below(finding: Finding, path: KeyPath) -> Finding:
     """Return the finding of a value at `path`, with paths from the top of the file."""
     edits = tuple(replace(edit, path=(*path, *edit.path)) for edit in finding.edits)
     return finding._replace(path=(*path, *finding.path), edits=edits)
-
-
-# fmt: off
-_UNITS = {"msec": "ms", "millis": "ms", "sec": "s", "secs": "s", "second": "s", "seconds": "s", "min": "m", "mins": "m",
-          "minute": "m", "minutes": "m", "hr": "h", "hrs": "h", "hour": "h", "hours": "h", "day": "d", "days": "d"}
-# fmt: on
-
-
-def _instead(  # noqa: PLR0912  # one list of mistakes
-    path: KeyPath, value: Any, kind: str, context: Mapping[str, Any], message: str
-) -> tuple[str, tuple[Edit, ...]]:
-    """Return what to write for a wrong value, as text and as an edit; neither where only a person can choose."""
-    error, text = context.get("error"), str(value)
-    number = value if isinstance(value, int | float) and not isinstance(value, bool) else None
-    new: str | None = None
-    if isinstance(error, ExpressionError):
-        new = None if error.instead is None else yaml_text(error.instead)
-    elif kind in ("literal_error", "enum"):
-        near = get_close_matches(text, re.findall(r"'([^']*)'", context.get("expected", "")), n=1)
-        if not near:
-            return "or leave it out", (Edit(path),)
-        new = near[0]
-    elif number is not None and "is not a duration" in message:
-        new = f"{number}ms" if number >= 100 else f"{number}s"
-        return f"did you mean {new}?", (Edit(path, new),)
-    elif isinstance(value, str) and (match := re.match(r"^(\d+(?:\.\d+)?)\s*([A-Za-z]+)$", text)):
-        unit = _UNITS.get(match[2].lower(), match[2].lower())
-        if "is not a duration" in message and unit in UNIT_SECONDS:
-            new = match[1] + unit
-        elif kind in ("int_parsing", "float_parsing"):
-            new = match[1]
-    elif isinstance(value, str) and kind in ("int_parsing", "float_parsing", "value_error"):
-        bare = re.sub(r"[\s,_]", "", text)
-        new = bare if bare != text and re.match(r"^\d+(?:\.\d+)?%?$", bare) else None
-    elif number is not None and kind == "less_than_equal" and context["le"] == 1 and 1 < number <= 100:
-        new = f"{number:g}%"
-    elif number is not None and kind in ("less_than_equal", "greater_than_equal"):
-        new = f"{context['le' if kind == 'less_than_equal' else 'ge']:g}"
-    elif number is not None and kind == "int_from_float":
-        new = str(round(number))
-    elif _PLAIN_WORDS.get(kind) == _LIST and isinstance(value, str | int | float):
-        new = f"[{yaml_text(value)}]"
-    elif kind == "string_type" and number is not None:
-        new = f'"{value}"'
-    elif kind == "string_pattern_mismatch":
-        slug = re.sub(r"[^a-z0-9_-]+", "-", text.lower()).strip("-_")
-        new = slug if re.match(context["pattern"], slug) else None
-    return ("", ()) if new is None else (f"write {new}", (Edit(path, new),))
 
 
 def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:

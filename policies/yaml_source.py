@@ -13,7 +13,6 @@ ever made. ruamel.yaml was tried in its place: its C parser is libyaml 0.1.7, wh
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -22,13 +21,14 @@ from typing import Any, NamedTuple
 
 import yaml
 
+from policies import ADDED
 from policies.errors import ConfigError, Finding, InvalidYaml, KeyPath, Problem, UnreadableFile, dotted
 
 MAX_BYTES = 256 << 10
 MAX_DEPTH = 32
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_CORE_SCHEMA: tuple[tuple[re.Pattern[str], Any], ...] = (
+CORE_SCHEMA: tuple[tuple[re.Pattern[str], Any], ...] = (
     (re.compile(r"^(?:null|Null|NULL|~|)$"), lambda _: None),
     (re.compile(r"^(?:true|True|TRUE)$"), lambda _: True),
     (re.compile(r"^(?:false|False|FALSE)$"), lambda _: False),
@@ -105,21 +105,6 @@ def _in_raw(raw: Any, at: int) -> int:
     return 0
 
 
-_PLAIN = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_ .%<>=!+()/-]*[A-Za-z0-9_.%)])?$")
-
-
-def yaml_text(value: Any) -> str:
-    """Return a plain value as YAML in flow style, on one line; `read_yaml` reads the same value from it."""
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{yaml_text(key)}: {yaml_text(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(yaml_text, value)) + "]"
-    if isinstance(value, str):
-        plain = _PLAIN.match(value) and not any(pattern.match(value) for pattern, _ in _CORE_SCHEMA)
-        return value if plain else json.dumps(value, ensure_ascii=False)
-    return "null" if value is None else json.dumps(value)
-
-
 def read_yaml(file: Path) -> Document:
     """Return the document in `file`; raises UnreadableFile or InvalidYaml."""
     return parse_yaml(_read_text(file), file)
@@ -152,45 +137,9 @@ def _syntax_problem(file: Path, text: str, error: yaml.MarkedYAMLError) -> Probl
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line + 1, mark.column + 1) if mark else (0, 0)
     message = f"not YAML: {error.problem or error.context}{began}"
-    return Problem(file, line, "", message, column, "T102", _slip(text, error))
-
-
-_NO_SPACE = re.compile(r"\s*(?:- )?(\w[\w-]*):(?![\s/])(\S.*)")
-
-
-def _slip(text: str, error: yaml.MarkedYAMLError) -> str:
-    """Return what to write instead, for the slips that people make; '' for others."""
-    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
-    if mark is None:
-        return ""
-    lines = text.split("\n")
-    here = lines[mark.line] if mark.line < len(lines) else ""
-    above = next((number for number in range(mark.line - 1, -1, -1) if lines[number].strip(" \t")), None)
-    opened = error.context_mark.line + 1 if error.context_mark else 0
-    value = here.partition(":")[2].strip()
-    if "cannot start any token" in problem:
-        tab = mark.column < len(here) and here[mark.column] == "\t"
-        return "indent with spaces, not with tabs" if tab else f"put the value in quotes: {json.dumps(value)}"
-    if "unexpected end of stream" in problem and "quoted" in (error.context or ""):
-        return f"end the text that the quote on line {opened} begins with another quote"
-    if "expected ','" in problem:
-        return f"close the bracket that opens on line {opened} with {problem[-2]}"
-    for number in (mark.line, above):
-        if number is not None and (found := _NO_SPACE.fullmatch(lines[number])) is not None:
-            return f"write a space behind the colon on line {number + 1}: `{found[1]}: {found[2]}`"
-    if value[:1] in "\"'" and value:
-        return "end the value behind its quote; a quote within single quotes is written twice"
-    if "mapping values" in problem and above is not None and _indent(here) > _indent(lines[above]):
-        return f"indent line {mark.line + 1} as far as line {above + 1}"
-    if "mapping values" in problem:
-        return f"put the value in quotes: {json.dumps(value)}"
-    if "expected key" in problem and _indent(here):
-        return f"indent line {mark.line + 1} as far as the keys that it belongs to"
-    return ""
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip(" "))
+    reading = ADDED.reading()
+    mend = "" if reading is None else reading.mend_of_yaml(text, error)
+    return Problem(file, line, "", message, column, "T102", mend)
 
 
 def _read_text(file: Path) -> str:
@@ -305,4 +254,4 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
     text: str = event.value
     if not event.implicit[0]:  # quoted, or a block of text
         return text
-    return next((read(text) for pattern, read in _CORE_SCHEMA if pattern.match(text)), text)
+    return next((read(text) for pattern, read in CORE_SCHEMA if pattern.match(text)), text)

@@ -214,7 +214,9 @@ PARTS: Final = (
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers", "tasks")),
-    StandardPart("lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",)),
+    StandardPart(
+        "lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",), provides=("reading",)
+    ),
 )
 
 

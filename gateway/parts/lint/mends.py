@@ -13,8 +13,9 @@ from typing import Any
 import yaml
 
 from gateway.parts.lint.edit import CannotEdit, node_at, with_value
+from gateway.parts.lint.slips import yaml_text
 from policies.errors import ConfigError, Edit, KeyPath, dotted
-from policies.yaml_source import parse_yaml, yaml_text
+from policies.yaml_source import parse_yaml
 
 _NOWHERE = Path()
 

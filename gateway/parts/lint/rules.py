@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from gateway.parts.lint.outcomes import can_occur, nothing_left, outcomes
+from gateway.parts.lint.slips import yaml_text
 from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE, Expression, Range, Ranges, parts
 from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, asks_for_quantiles
 from policies.quantities import write_duration, write_share
 from policies.sections import all_added
-from policies.yaml_source import yaml_text
 
 _ROUNDING_S = 1e-9
 _ATTEMPTS, _STREAM = ("escalate", "max_attempts"), ("escalate", "stream", "hold_max")

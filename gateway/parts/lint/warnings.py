@@ -13,12 +13,12 @@ from typing import Any
 from gateway.config.backends import PROXIED, BackendConfig
 from gateway.config.schema import Deployment
 from gateway.parts.lint.rules import faults, lint
+from gateway.parts.lint.taken_out import lint_taken_out
 from gateway.parts.standard import absent, settings_of_missing_parts
 from policies.errors import Edit, Finding, KeyPath, Problem
 from policies.expression import Expression
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
 from policies.sections import all_added
-from policies.taken_out import lint_taken_out
 from policies.yaml_source import Document
 from routing.difficulty.model import kinds_in, shipped_artefact, version_in
 

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from gateway.parts.lint.commands.policy_lint import Checks, fix
+from gateway.parts.lint.taken_out import TAKEN_OUT
+from policies import ADDED
+from policies.errors import ConfigError
 from policies.loader import read_policy
-from policies.taken_out import TAKEN_OUT
 
 PLAIN = """\
 surface: chat
@@ -35,6 +37,18 @@ def test_a_policy_keeps_its_version(tmp_path: Path) -> None:
     for more, version in zip(WITH.values(), ("cd02528", "789a335", "18afc51"), strict=True):
         file.write_text(PLAIN + more)
         assert read_policy(file)[0].version[:7] == version
+
+
+def test_a_policy_has_the_same_version_where_nobody_reads_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has such a key is refused then, without a word of what to write instead."""
+    monkeypatch.setattr(ADDED, "reading", lambda: None)
+    file = tmp_path / "chat.yaml"
+    file.write_text(PLAIN)
+    assert read_policy(file)[0].version == VERSION
+    file.write_text(PLAIN + WITH["cache.replay"].replace("1h", "1 h"))
+    with pytest.raises(ConfigError, match=r"cache\.replay: unknown key") as caught:
+        read_policy(file)
+    assert [problem.mend for problem in caught.value.problems] == ["", ""]
 
 
 @pytest.mark.parametrize("key", WITH)

@@ -20,8 +20,6 @@ class TakenOut(NamedTuple):
     at: KeyPath
     words: tuple[Any, ...]
     """The values that it is still read with."""
-    usual: Any
-    """The value of a policy that lacks the key, which is a part of its version; None if the key stays."""
     instead: str
     """The word that is read instead; '' where the key is left out."""
     message: str
@@ -31,21 +29,18 @@ TAKEN_OUT: Final = (
     TakenOut(
         ("escalate", "speculate", "during_lookup"),
         (True, False),
-        False,
         "",
         "has no effect any more: a call can begin while the cross-encoder reads (during_check)",
     ),
     TakenOut(
         ("escalate", "stream", "on_break"),
         ("correct",),
-        None,
         "continue",
         "correct is read as continue: another backend goes on with the text, and none begins anew behind a mark",
     ),
     TakenOut(
         ("cache", "replay"),
         ("at_once", "paced"),
-        "at_once",
         "",
         "has no effect any more: a stored answer is streamed at once",
     ),
@@ -68,11 +63,9 @@ def without_taken_out(content: Any) -> Any:
 
 
 def add_taken_out(canonical: dict[str, Any], content: Any) -> None:
-    """Put into what a policy's version is the hash of what was a part of it before."""
-    values = {key.at: key.usual for key in TAKEN_OUT if key.usual is not None}
-    values |= {key.at: value for key, value in taken_out_in(content)}
-    for at, value in values.items():
-        _at(canonical, at[:-1])[at[-1]] = value
+    """Put what a policy's content has of these keys into what its version is the hash of."""
+    for key, value in taken_out_in(content):
+        _at(canonical, key.at[:-1])[key.at[-1]] = value
     if written := {how: values for how, values in _set_in_output(content).items() if values}:
         canonical["output"] |= written
         canonical.pop("tier_fields", None)

@@ -1,0 +1,31 @@
+"""Provide the seam `reading` of `gateway.seams`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gateway.parts.lint.taken_out import add_taken_out, without_taken_out
+
+if TYPE_CHECKING:
+    import yaml
+
+    from policies.errors import Edit, KeyPath
+
+__all__ = ["add_taken_out", "mend_of_value", "mend_of_yaml", "without_taken_out"]
+
+
+def mend_of_value(
+    path: KeyPath, value: Any, kind: str, context: Mapping[str, Any], message: str
+) -> tuple[str, tuple[Edit, ...]]:
+    """See `slips`, which is imported when a file has a mistake."""
+    from gateway.parts.lint import slips
+
+    return slips.mend_of_value(path, value, kind, context, message)
+
+
+def mend_of_yaml(text: str, error: yaml.MarkedYAMLError) -> str:
+    """See `slips`."""
+    from gateway.parts.lint import slips
+
+    return slips.mend_of_yaml(text, error)
