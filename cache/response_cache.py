@@ -28,15 +28,14 @@ from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
 from cache.scopes.scope import SCHEMA, Generations
 from cache.scopes.shelf import ENTRY, Caps
-from cache.semantic.cross_encoder_queue import CrossEncoderQueue, TextPairScorer
 from cache.semantic.hit_bound import complaint_of
 from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
-from cache.semantic.turns import TurnScorer
 from cache.store.base import Store, StoreUnavailable
 from cache.text.conversation import readable
 from cache.write import MAX_BODY_BYTES, CacheWrite, DelayedWrites, PlannedWrite, WritePlanner
 
 if TYPE_CHECKING:
+    from cache.semantic.cross_encoder import PairQueue, TurnByTurn
     from cache.semantic.decision import PairScorer
     from cache.semantic.hit_bound import HitBound
     from policies.model import Policy
@@ -67,7 +66,8 @@ class ResponseCache:
         caps: Caps | None = None,
         largest: int = MAX_BODY_BYTES,
         verifier: PairScorer | None = None,
-        cross_encoder: TextPairScorer | None = None,
+        cross_encoder: PairQueue | None = None,
+        turn_by_turn: TurnByTurn | None = None,
         cosine_weight: float = 0.0,
         bound: HitBound | None = None,
         clock: Callable[[], float] = time.time,
@@ -77,13 +77,14 @@ class ResponseCache:
         `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
         to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards take its
         place, without a `cross_encoder` it decides alone; `cosine_weight` is that of the cosine beside its score
-        (`decision.Blend`). Without a `bound` every surface keeps its initial threshold.
+        (`decision.Blend`). Without `turn_by_turn` texts are compared whole; with a cross-encoder there has to be one.
+        Without a `bound` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"
         caps = caps or Caps()
         self._store = store
         self._clock = clock
-        self._cross_encoder = None if cross_encoder is None else CrossEncoderQueue(TurnScorer(cross_encoder))
+        self._cross_encoder = cross_encoder
         self.bound = bound
         self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
         self._generations = Generations(store)
@@ -95,7 +96,7 @@ class ResponseCache:
         self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
-        self._candidates = SemanticMatcher(self.index, verifier, self._cross_encoder, bound, cosine_weight)
+        self._candidates = SemanticMatcher(self.index, verifier, cross_encoder, bound, cosine_weight, turn_by_turn)
         self._chores: set[asyncio.Task[None]] = set()
         self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []

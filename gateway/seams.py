@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from cache.flights import SharedFlights
     from cache.response_cache import ResponseCache
     from cache.scopes.shelf import Caps
-    from cache.semantic.cross_encoder_queue import MeasuredPairScorer
+    from cache.semantic.cross_encoder import MeasuredPairScorer, PairQueue, TextPairScorer, TurnByTurn
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.semantic.verifier import Verifier
     from cache.store.base import Store
@@ -246,9 +246,19 @@ def load_minilm(state: Path) -> PublicEncoder:
 @one("encoders")
 def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
     """Return the cross-encoder of a folder, which has scored one pair as a check. Raises CrossEncoderError."""
-    from cache.semantic.cross_encoder_queue import CrossEncoderError
+    from cache.semantic.cross_encoder import CrossEncoderError
 
     raise CrossEncoderError(missing_for("encoders", "a cross-encoder"))
+
+
+@one("encoders")
+def build_pair_queue(scorer: TextPairScorer) -> PairQueue | None:
+    """Return what lets requests wait for a cross-encoder, in which conversations are scored turn by turn."""
+
+
+@one("encoders")
+def compares_turns() -> TurnByTurn | None:
+    """Return what compares conversations by turns, and long texts by sentences; without, texts are compared whole."""
 
 
 @one("encoders")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cache.planning.plan import CachePlan
-from cache.semantic.cross_encoder_queue import TextPair, TextPairScorer
+from cache.semantic.cross_encoder import TextPair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.measures.intervals import wilson

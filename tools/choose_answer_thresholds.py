@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from cache.semantic.label_errors import LabelErrors
+from cache.semantic.cross_encoder import ComparedPairs
 from gateway.cli.flags import add_json_flag, add_state_flag, whole
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import (
@@ -111,7 +111,7 @@ def choose_thresholds(
     return chosen
 
 
-def measure_errors(folder: Path, embedder: Embedder, on_progress: OnProgress) -> LabelErrors:
+def measure_errors(folder: Path, embedder: Embedder, on_progress: OnProgress) -> ComparedPairs:
     """Count how often an audit errs on the desks' answers with this model, and write that to its data sheet.
 
     Raises CrossEncoderError, OSError.
@@ -130,7 +130,7 @@ def measure_errors(folder: Path, embedder: Embedder, on_progress: OnProgress) ->
         for is_same in (True, False)
     )  # fmt: skip
     (alarms, agreeing), (found, apart) = (map(sum, zip(*some.values(), strict=True)) for some in (same, other))
-    errors = LabelErrors(agreeing, alarms, apart, found, other)
+    errors = ComparedPairs(agreeing, alarms, apart, found, other)
     sheet = folder / SHEET
     _write(sheet, {**json.loads(sheet.read_bytes()), LABEL_ERRORS: asdict(errors)})
     return errors

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeAlias
 
-from cache.semantic.cross_encoder_queue import CrossEncoderError
+from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
 from gateway.cli.flags import HelpFormatter, add_note_flag
 from gateway.exit_codes import Exit

@@ -339,7 +339,7 @@ class Conversation(NamedTuple):
     A follow-up (`how long does it take?`) means something only after what was said before it. Two conversations want
     the same answer if each of their turns does, so the semantic cache takes the turns apart: what stands around the
     texts of user and assistant (system messages, roles, names, the number of turns) must be equal, and goes into the
-    partition; the texts are compared pair by pair (`cache.semantic.turns`).
+    partition; the texts are compared pair by pair (`cache.semantic.cross_encoder.TurnByTurn`).
     """
 
     text: str

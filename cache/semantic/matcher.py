@@ -12,7 +12,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.entry import Lookup, id_of
-from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue
+from cache.semantic.cross_encoder import Checked
 from cache.semantic.decision import (
     Blend,
     PairScorer,
@@ -23,13 +23,13 @@ from cache.semantic.decision import (
     settled,
     shortlist,
 )
-from cache.semantic.turns import turn_by_turn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cache.index import ChosenIndex, Neighbour, Vector
     from cache.planning.plan import CachePlan, Fingerprint
+    from cache.semantic.cross_encoder import PairQueue, TurnByTurn
     from cache.semantic.hit_bound import Complaint, HitBound
     from policies.caching import CachePolicy, SemanticCache
 
@@ -64,17 +64,20 @@ class Candidates(NamedTuple):
 class SemanticMatcher:
     """Choose candidates. Without a `verifier` the guards decide; without a `bound` thresholds stay fixed.
 
-    `cosine_weight` is the weight of the cosine beside the cross-encoder's logit: see `decision.Blend`.
+    `cosine_weight` is the weight of the cosine beside the cross-encoder's logit: see `decision.Blend`. Without
+    `turn_by_turn` texts are compared whole.
     """
 
     def __init__(
         self,
         index: ChosenIndex,
         verifier: PairScorer | None,
-        cross_encoder: CrossEncoderQueue | None,
+        cross_encoder: PairQueue | None,
         bound: HitBound | None,
         cosine_weight: float = 0.0,
+        turn_by_turn: TurnByTurn | None = None,
     ) -> None:
+        self._turn_by_turn = turn_by_turn
         self._index = index
         self._verifier = verifier
         self._cross_encoder = cross_encoder
@@ -131,12 +134,14 @@ class SemanticMatcher:
             most = semantic.cross_encoder.candidates
             decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
         pairs = [(neighbour.question, neighbour.similarity) for neighbour in near]
-        return shortlist(turn_by_turn(decide, semantic), question, pairs, most)
+        if self._turn_by_turn is not None:
+            decide = self._turn_by_turn(decide, semantic)
+        return shortlist(decide, question, pairs, most)
 
     def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
         return None if semantic.verify == "none" else self._verifier
 
-    def _queue_of(self, semantic: SemanticCache) -> CrossEncoderQueue | None:
+    def _queue_of(self, semantic: SemanticCache) -> PairQueue | None:
         return self._cross_encoder if semantic.verify == "default" else None
 
     def _strict(self, semantic: SemanticCache) -> float:

@@ -1,10 +1,12 @@
-"""Work through a queue in the background, batch by batch: what is left to do after replies, for many at once."""
+"""Work in batches: what is left to do after replies, in the background; what requests wait for, on one thread."""
 
 from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
@@ -51,3 +53,96 @@ class BatchTask(Generic[T]):
             self._waiting.clear()
             while self._queue:
                 await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Batcher(Generic[Item, Result]):
+    """Do work on one thread, for all requests of one event loop. Close it when done.
+
+    While a call is under way, the items of later requests wait; up to `most` of them are the next call's. The items of
+    one request are never parted, so a request with more than `most` is a call of its own.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[list[Item]], Iterable[Result]],
+        most: int,
+        name: str,
+        on_results: Callable[[list[Item], list[Result], float], None] | None = None,
+    ) -> None:
+        """`on_results` is told, in the event loop, of each call that succeeded, with the seconds that it took."""
+        self.called_at: float | None = None
+        """The loop's time at which the call that is under way began."""
+        self._work = work
+        self._most = most
+        self._name = name
+        self._on_results = on_results
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
+        self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
+        self._running: asyncio.Task[None] | None = None
+
+    async def done(self, items: Sequence[Item]) -> list[Result]:
+        """Return a result for each item, in their order. Raises whatever the work does."""
+        future: asyncio.Future[list[Result]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((list(items), future))
+        if self._running is None:
+            self._running = asyncio.create_task(self._run(), name=self._name)
+        return await future
+
+    def close(self) -> None:
+        """Stop the thread and cancel what waits."""
+        if self._running is not None:
+            self._running.cancel()
+        for _, future in self._waiting:
+            future.cancel()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def count_waiting(self) -> int:
+        """Return the number of items that no call has taken yet."""
+        return sum(len(items) for items, future in self._waiting if not future.done())
+
+    async def _run(self) -> None:
+        try:
+            while batch := self._next():
+                await self._fulfil(batch)
+        finally:
+            self._running = None
+
+    def _next(self) -> list[tuple[list[Item], asyncio.Future[list[Result]]]]:
+        """Take the requests of the next call: as many as fit, and at least one."""
+        waiting = [each for each in self._waiting if not each[1].done()]  # done: nobody waits any more
+        taken = count = 0
+        for items, _ in waiting:
+            count += len(items)
+            if taken and count > self._most:
+                break
+            taken += 1
+        self._waiting = waiting[taken:]
+        return waiting[:taken]
+
+    async def _fulfil(self, batch: list[tuple[list[Item], asyncio.Future[list[Result]]]]) -> None:
+        loop = asyncio.get_running_loop()
+        items = [item for wanted, _ in batch for item in wanted]
+        self.called_at = loop.time()
+        try:
+            results = list(await loop.run_in_executor(self._thread, self._work, items))
+            if len(results) != len(items):  # they cannot be assigned to what they are of
+                raise ValueError(f"{len(results)} results for {len(items)} items")
+            if self._on_results is not None:
+                self._on_results(items, results, loop.time() - self.called_at)
+            start = 0
+            for wanted, future in batch:
+                if not future.done():
+                    future.set_result(results[start : start + len(wanted)])
+                start += len(wanted)
+        except Exception as error:  # noqa: BLE001  (whatever went wrong is the requests' to hear)
+            for _, future in batch:
+                if not future.done():
+                    future.set_exception(error)
+        finally:
+            self.called_at = None
+            for _, future in batch:  # only when this was cancelled is one still open
+                future.cancel()

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from cache.batches import Batcher
 from cache.planning.plan import DENIED
 from cache.semantic.matcher import Candidates
 from cache.store.connections import Deadline
 from cache.text.conversation import readable
 from gateway.accounting import replayed
+from gateway.caching.batches import Batcher
 from gateway.chat.completions import DONE_EVENT, chunks_of, completion_text, wants_usage
 from gateway.off_loop import off_loop
 from gateway.request.context import Header, Reply
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from cache.entry import CacheEntry, Hit, Lookup
     from cache.planning.plan import CachePlan
     from cache.response_cache import ResponseCache
-    from cache.semantic.cross_encoder_queue import TokenSums
+    from cache.semantic.cross_encoder import TokenSums
     from gateway.caching.coalescer import CoalescedRequest
     from gateway.cascade.protocols import ConversationAdvisor
     from gateway.request.context import Client, RequestContext

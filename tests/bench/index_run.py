@@ -24,6 +24,7 @@ from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.seams import build_pair_queue, compares_turns
 from tests.bench.questions import Asked, Questions, Vectors
 from tests.bench.rig import cpu_s
 from tests.cache.samples import Facts, answer, body, policy
@@ -137,7 +138,8 @@ async def _worker(plan: Plan, name: str) -> AsyncIterator[Worker]:
         dimension=dimension,
         index=plan.choice,
         verifier=verifier,
-        cross_encoder=plan.cross_encoder,
+        cross_encoder=None if plan.cross_encoder is None else build_pair_queue(plan.cross_encoder),
+        turn_by_turn=compares_turns(),
         caps=_CAPS,
     )
     await cache.start()

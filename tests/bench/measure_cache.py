@@ -20,7 +20,6 @@ from rich.table import Table
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
 from cache.semantic.decision import Blend, decide_by, default_threshold
-from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from gateway.cli.flags import (
@@ -36,6 +35,7 @@ from gateway.config.schema import Limits
 from gateway.encoders import load_embedder
 from gateway.errors import InvalidRequest
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.encoders.turns import TurnScorer, turn_by_turn
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.parts.fit.embedding import Remembered

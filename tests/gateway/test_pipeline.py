@@ -12,7 +12,7 @@ import numpy as np
 import orjson
 import pytest
 
-from cache.semantic.cross_encoder_queue import TextPair
+from cache.semantic.cross_encoder import TextPair
 from gateway.caching.lookups import ExactLookup
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits

@@ -25,7 +25,7 @@ The score of a model with one logit is its sigmoid; that of a model with several
 that means "the same", found by its name. A pair with a token that the tokenizer does not know gets no score.
 
 A model quantized as its inputs come (dynamic int8) scores a pair a little differently beside other pairs: by 0.01 or
-so. `cache.semantic.cross_encoder_queue` calls it for requests that wait.
+so. `pair_queue` calls it for requests that wait.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.cross_encoder_queue import CrossEncoderError, TextPair
+from cache.semantic.cross_encoder import ComparedPairs, CrossEncoderError, TextPair
 from cache.semantic.decision import UNREAD
-from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
 from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
 from gateway.parts.encoders.token_vectors import TokenVectors, TokenVectorsError
@@ -70,7 +69,7 @@ SAME_ANSWER: Final = "same_answer_strict"
 OTHER_ANSWER: Final = "other_answer"
 """Key of the data sheet: the score up to which two statements or answers surely say different things."""
 LABEL_ERRORS: Final = "label_errors"
-"""Key of the data sheet: how often an audit that compares answers with the model errs, as `LabelErrors`."""
+"""Key of the data sheet: how often an audit that compares answers with the model errs, as `ComparedPairs`."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
 """Names of the label for "both questions want the same answer"."""
 SURELY_OTHER: Final = 0.25
@@ -322,7 +321,7 @@ class _Stated(NamedTuple):
     same_answer: float | None = None
     other_answer: float = SURELY_OTHER
     language_offsets: Mapping[str, float] = MappingProxyType({})
-    label_errors: LabelErrors = AS_THEY_ARE
+    label_errors: ComparedPairs = ComparedPairs()
 
 
 def _stated(sheet: Path, digest: str) -> _Stated:
@@ -353,11 +352,11 @@ def _stated(sheet: Path, digest: str) -> _Stated:
     )
 
 
-def _label_errors_in(sheet: Path, facts: Mapping[str, Any]) -> LabelErrors:
+def _label_errors_in(sheet: Path, facts: Mapping[str, Any]) -> ComparedPairs:
     """Return how often audits err that compare answers with the model, as a data sheet states it."""
     counts = facts.get(LABEL_ERRORS, {})
     try:
-        return LabelErrors(**counts)
+        return ComparedPairs(**counts)
     except (TypeError, ValueError) as error:
         raise CrossEncoderError(f"{sheet}: {LABEL_ERRORS}: {error}; run tools.choose_answer_thresholds again") from None
 

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cache.semantic.cross_encoder_queue import MeasuredPairScorer
+    from cache.semantic.cross_encoder import MeasuredPairScorer, PairQueue, TextPairScorer, TurnByTurn
     from cache.text.languages import ForeignLanguages
     from routing.embedder import PublicEncoder
 
-__all__ = ["foreign_languages", "load_minilm", "load_pair_scorer"]
+__all__ = ["build_pair_queue", "compares_turns", "foreign_languages", "load_minilm", "load_pair_scorer"]
 
 
 def load_minilm(state: Path) -> PublicEncoder:
@@ -25,6 +25,21 @@ def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
     from gateway.parts.encoders.cross_encoder import CrossEncoder
 
     return CrossEncoder.load(folder)
+
+
+def build_pair_queue(scorer: TextPairScorer) -> PairQueue:
+    """Return what lets requests wait for a cross-encoder, which is not called yet."""
+    from gateway.parts.encoders.pair_queue import CrossEncoderQueue
+    from gateway.parts.encoders.turns import TurnScorer
+
+    return CrossEncoderQueue(TurnScorer(scorer))
+
+
+def compares_turns() -> TurnByTurn:
+    """Return what compares conversations turn by turn, and long texts by sentences."""
+    from gateway.parts.encoders.turns import turn_by_turn
+
+    return turn_by_turn
 
 
 def foreign_languages() -> ForeignLanguages:

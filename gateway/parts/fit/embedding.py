@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cache.semantic.cross_encoder_queue import TokenSums
+from cache.semantic.cross_encoder import TokenSums
 from cache.text.languages import language_of
 from gateway.progress import OnProgress
 from routing.embedder import Embedder, Vector, Vectors

@@ -14,7 +14,7 @@
 
 All but the judge are a coarse measure: `python -m tests.bench.answers` measures how coarse. So they may raise a
 threshold, and never lower it under the one that holds without labels. What they say is corrected by how often they err
-(`cache.semantic.label_errors`).
+(`gateway.parts.hit_audits.label_errors`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
-from cache.semantic.label_errors import AS_THEY_ARE
 from cache.text.guards import Pair
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
 from cache.text.thesaurus import word_set
+from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.statements import Embed, StatementComparer, StatementScorer, Verdict
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class AnswerComparer:
     def __init__(
         self, embed: Embed | None = None, scorer: StatementScorer | None = None, *, alike: float = ALIKE["static"]
     ) -> None:
-        self.errors = AS_THEY_ARE if scorer is None else scorer.label_errors
+        self.errors = AS_THEY_ARE if scorer is None else LabelErrors.of(scorer.label_errors)
         self._embed = embed
         self._alike = alike
         self._statements = None if scorer is None else StatementComparer(scorer, embed)

@@ -12,7 +12,7 @@ the lowest threshold that keeps it under `max_error` from labelled requests. Pro
                     raise the threshold and let it fall back, but not below the strict one: there, what a judge or a
                     person has not labelled counts as wrong, and LEAST_LABELS of theirs are needed.
   labels that err   The comparison's own errors are known from pairs of answers, and what its labels say is corrected by
-                    them (`cache.semantic.label_errors`): false alarms neither raise the threshold nor show a breach.
+                    them (`label_errors`): false alarms neither raise the threshold nor show a breach.
   few labels        An estimate is not enough where a handful of labels decides: an upper bound is kept under
                     `max_error`, and until there are enough labels of would-be hits for one, the strict threshold holds,
                     or one above the wrong hits that were seen, where they are more than false alarms explain.
@@ -47,7 +47,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from cache.semantic.hit_bound import Complaint
-from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.groups import (
     LEAST_LABELS,
     Flags,
@@ -59,6 +58,7 @@ from gateway.parts.hit_audits.groups import (
     code_of,
     too_few,
 )
+from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.observations import Batch, Label
 
 WINDOW = 50_000

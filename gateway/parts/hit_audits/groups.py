@@ -5,7 +5,7 @@ keeps `max_error` of its own requests; it is never below the surface's. Two case
 
     few labels   (under LEAST_LABELS, or of a weight beyond HEAVY of what `max_error` allows the group) The estimate
                  decides: the threshold lies above wrong hits that were seen and that are no false alarms of the
-                 comparison (`cache.semantic.label_errors`), and nothing is promised of those that were not.
+                 comparison (`gateway.parts.hit_audits.label_errors`), and nothing is promised of those that were not.
     enough       An upper bound (90%) on the estimate is kept, as for the surface. That is conformal risk control within
                  the group: its mean error stays within `max_error` for requests like those in the window. What drifts
                  is followed by the window alone, not by a falling target level as for the surface.
@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.hit_bound import OTHERS, group_in_words
-from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
+from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 
 Floats = NDArray[np.float64]
 Flags = NDArray[np.bool_]

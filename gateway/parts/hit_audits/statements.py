@@ -21,7 +21,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.label_errors import LabelErrors
+from cache.semantic.cross_encoder import ComparedPairs
 from cache.text.conversation import END
 from cache.text.guards import Pair
 from cache.text.languages import language
@@ -66,7 +66,7 @@ class StatementScorer(Protocol):
         """Score up to which the model is sure that two statements, or two answers, do not say the same."""
 
     @property
-    def label_errors(self) -> LabelErrors:
+    def label_errors(self) -> ComparedPairs:
         """How often an audit that compares answers with it errs."""
 
     def scores(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cache.batches import Batcher
+from gateway.caching.batches import Batcher
 
 if TYPE_CHECKING:
     from routing.embedder import PublicEncoder, Vector

@@ -11,12 +11,13 @@ import pytest_asyncio
 
 from cache.index import ChosenIndex, Neighbour
 from cache.planning.plan import CachePlan, Fingerprint
-from cache.semantic.cross_encoder_queue import CrossEncoderQueue
 from cache.semantic.decision import Verdict
 from cache.semantic.matcher import BestNeighbour, SemanticMatcher, missed
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
+from gateway.parts.encoders.pair_queue import CrossEncoderQueue
+from gateway.parts.encoders.turns import turn_by_turn
 from gateway.parts.hit_audits.audit import Audits
 from policies.caching import SemanticCache
 from tests.cache.samples import Facts, policy
@@ -55,8 +56,10 @@ class Scorer:
 def matcher(index: Index, scorer: Scorer | None = None, audits: Audits | None = None) -> SemanticMatcher:
     """A matcher with the verifier that ships where there is a cross-encoder, and else with the guards alone."""
     if scorer is None:
-        return SemanticMatcher(cast(ChosenIndex, index), None, None, audits)
-    return SemanticMatcher(cast(ChosenIndex, index), _VERIFIER, CrossEncoderQueue(scorer), audits)
+        return SemanticMatcher(cast(ChosenIndex, index), None, None, audits, turn_by_turn=turn_by_turn)
+    return SemanticMatcher(
+        cast(ChosenIndex, index), _VERIFIER, CrossEncoderQueue(scorer), audits, turn_by_turn=turn_by_turn
+    )
 
 
 def keys(question: str | None = _ASKED) -> Fingerprint:

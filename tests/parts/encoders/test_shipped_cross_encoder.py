@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import secrets
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +16,18 @@ from cache.semantic.decision import Blend
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
 from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
+from gateway.seams import build_pair_queue, compares_turns
 from tests.cache.samples import Facts, answer, body, policy
 
 STORED = "How can I cancel my gym membership?"
 REWORDINGS = ("What's the way to cancel my gym membership?", "how do i stop my membership at the gym")
 TRAPS = ("How can I extend my gym membership?", "What does a gym membership cost?")
 VECTOR = np.array([1, 0, 0, 0], np.float32)
+
+
+def asking(model: CrossEncoder) -> dict[str, Any]:
+    """What makes a cache ask the model."""
+    return {"cross_encoder": build_pair_queue(model), "turn_by_turn": compares_turns()}
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +61,13 @@ async def test_a_lookup_asks_it_for_what_the_verifier_leaves_open(
     asking = policy(semantic={"ttl": "6h", "audit": "0%", "cross_encoder": {"ask_from": 0, "within": "30s"}})
     name, tenant = secrets.token_hex(4), secrets.token_hex(8)
     cache = ResponseCache(
-        store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model, cosine_weight=weight
+        store,
+        embedder_name=name,
+        dimension=4,
+        verifier=verifier,
+        cross_encoder=build_pair_queue(model),
+        turn_by_turn=compares_turns(),
+        cosine_weight=weight,
     )
     near = np.array([0.9, math.sqrt(1 - 0.9**2), 0, 0], np.float32)
     await cache.start()
@@ -89,7 +102,14 @@ async def test_a_lookup_refuses_what_no_model_can_read(
     asking = policy(semantic=rules)
     name, tenant = secrets.token_hex(4), secrets.token_hex(8)
     verifier = Verifier.load(shipped_verifier("static"))
-    cache = ResponseCache(store, embedder_name=name, dimension=4, verifier=verifier, cross_encoder=model)
+    cache = ResponseCache(
+        store,
+        embedder_name=name,
+        dimension=4,
+        verifier=verifier,
+        cross_encoder=build_pair_queue(model),
+        turn_by_turn=compares_turns(),
+    )
     await cache.start()
     try:
         await cache.write(cache.plan(body(stored), asking, tenant, Facts()), answer(), VECTOR)

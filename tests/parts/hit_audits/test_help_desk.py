@@ -18,6 +18,7 @@ from cache.response_cache import ResponseCache
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
 from gateway.parts.hit_audits.audit import Audits
+from gateway.seams import build_pair_queue, compares_turns
 from tests.cache.conftest import store, valkey
 from tests.cache.samples import Facts, answer, body, policy
 from tests.parts.hit_audits.test_statements import Reader
@@ -74,7 +75,7 @@ async def test_wrong_hits_of_a_minority_are_seen_and_end(store: RedisStore, capl
     audits = Audits(store, name, alike, cross_encoder=name, scorer=Reader())
     cache = ResponseCache(
         store, embedder_name=name, dimension=4, verifier=Verifier.load(shipped_verifier("static")),
-        cross_encoder=Trusting(), bound=audits,
+        cross_encoder=build_pair_queue(Trusting()), turn_by_turn=compares_turns(), bound=audits,
     )  # fmt: skip
     await cache.start()
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from cache import shipped_cross_encoder
-from cache.semantic.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.statements import StatementComparer, statements
 
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, Final
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
 from cache.semantic.decision import UNREAD, decide_by, default_threshold
-from cache.semantic.turns import TurnScorer, turn_by_turn
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortening import shorter_input
 from gateway.parts.agents.turns import rated_in_conversation
 from gateway.parts.lab.policy_tests.cache_lookup import EMBEDDING, embedder, verifier
 from gateway.parts.lab.policy_tests.case import Request
-from gateway.seams import load_pair_scorer
+from gateway.seams import compares_turns, load_pair_scorer
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of, room_needed
 
 if TYPE_CHECKING:
     from cache.planning.plan import CachePlan
+    from cache.semantic.cross_encoder import TextPairScorer
     from policies.caching import SemanticCache
     from policies.model import Policy
 
@@ -34,8 +34,11 @@ def classifier() -> DifficultyModel:
 
 
 @cache
-def _cross_encoder() -> TurnScorer:
-    return TurnScorer(load_pair_scorer(shipped_cross_encoder()))
+def _cross_encoder() -> TextPairScorer:
+    scorer = load_pair_scorer(shipped_cross_encoder())
+    from gateway.parts.encoders.turns import TurnScorer  # with a scorer, the part is there
+
+    return TurnScorer(scorer)
 
 
 def whole_request(body: Mapping[str, Any], policy: Policy) -> Request:
@@ -73,7 +76,9 @@ def _why_not_same(semantic: SemanticCache, ours: CachePlan, theirs: CachePlan) -
     vectors = embedder().embed([ours.keys.user_turns or stored, theirs.keys.user_turns or asked])
     screening = semantic.verify == "default"
     scorer = None if semantic.verify == "none" else verifier()
-    decide = turn_by_turn(decide_by(semantic, scorer, screening=screening), semantic)
+    decide = decide_by(semantic, scorer, screening=screening)
+    if (turn_by_turn := compares_turns()) is not None:
+        decide = turn_by_turn(decide, semantic)
     verdict = decide(stored, asked, float(vectors[0] @ vectors[1]))
     if verdict.refused or verdict.stage == "rule":
         return verdict.refused

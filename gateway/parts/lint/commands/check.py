@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from cache.semantic.cross_encoder_queue import CrossEncoderError, MeasuredPairScorer
+from cache.semantic.cross_encoder import CrossEncoderError, MeasuredPairScorer
 from cache.store.base import StoreUnavailable
 from cache.text.languages import ENGLISH
 from gateway.caching.store_room import QUOTAS, asked_quotas, cut_down, fitted_quotas

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import pytest
 
 from cache.semantic.decision import Verdict
-from cache.semantic.turns import TurnScorer, turn_by_turn
 from cache.text.conversation import as_text, assistant_turn, user_turn
 from cache.text.reading import SCRIPTS
+from gateway.parts.encoders.turns import TurnScorer, turn_by_turn
 from policies.caching import SemanticCache
 
 Pair = tuple[str, str]

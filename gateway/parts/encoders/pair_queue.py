@@ -7,106 +7,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
-from cache.batches import Batcher
-from cache.semantic.label_errors import LabelErrors
+from cache.semantic.cross_encoder import Checked
 from cache.store.connections import Deadline
+from gateway.caching.batches import Batcher
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
+    from cache.semantic.cross_encoder import TextPair, TextPairScorer
 
 log = logging.getLogger("tierline.cache")
 
-TextPair = tuple[str, str]
-"""(stored question, new question)"""
-
-
-class CrossEncoderError(ValueError):
-    """A folder cannot be loaded as a cross-encoder; the message gives the file, the reason and the remedy."""
-
-
-class TextPairScorer(Protocol):
-    """Score pairs of questions; called on a thread of its own."""
-
-    @property
-    def strict(self) -> float | None:
-        """Score from which a pair is trusted without labels; None if it is not known."""
-
-    @property
-    def scripts(self) -> Collection[str]:
-        """Scripts on its data sheet."""
-
-    @property
-    def languages(self) -> Collection[str]:
-        """Languages on its data sheet, by their code."""
-
-    def scores(self, pairs: Sequence[TextPair]) -> Sequence[float]:
-        """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
-        for one with an unknown token.
-        """
-
-
-class TokenSums(Protocol):
-    """Embed questions in other languages than English for the search."""
-
-    @property
-    def languages(self) -> Collection[str]:
-        """The languages that it knows, by their code."""
-
-    def embed(self, text: str, dimension: int) -> NDArray[np.float32]:
-        """Return the vector of a text, shape (dimension,), of norm 1; zeros for one without a token.
-
-        Raises ValueError where the vectors have more dimensions.
-        """
-
-
-class MeasuredPairScorer(TextPairScorer, Protocol):
-    """A cross-encoder with what its data sheet states beside it."""
-
-    @property
-    def version(self) -> str:
-        """Version of the model."""
-
-    @property
-    def same_answer(self) -> float | None:
-        """Score from which two statements of answers say the same; None if it is not known."""
-
-    @property
-    def other_answer(self) -> float:
-        """Score up to which two in almost the same words say different things."""
-
-    @property
-    def label_errors(self) -> LabelErrors:
-        """How often an audit errs that compares answers with it."""
-
-    @property
-    def cosine_weights(self) -> Mapping[str, float]:
-        """Weight of the cosine beside the logit, by the encoder that the cosine is from."""
-
-    @property
-    def vectors(self) -> TokenSums | None:
-        """Vectors that search in other languages than English; None where it has none."""
-
-
 _REMEMBERED: Final = 4_096
 """Pairs whose score is remembered, in each worker: a megabyte of short questions."""
-
-
-@dataclass(frozen=True, slots=True)
-class Checked:
-    """The scores of one request's pairs, or why there are none (`refused`).
-
-    `waited_s` is the time until then in seconds, `batch` the number of pairs in the model's call, 0 without a call.
-    """
-
-    scores: tuple[float, ...] = ()
-    refused: str = ""
-    waited_s: float = 0.0
-    batch: int = 0
 
 
 class CrossEncoderQueue:

@@ -15,12 +15,12 @@ probability of 5% or more (`unexplained`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from cache.semantic.cross_encoder import ComparedPairs
 
 Floats = NDArray[np.float64]
 
@@ -29,25 +29,13 @@ SURE: Final = 1.28
 _CHANCE: Final = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class LabelErrors:
-    """What a comparison called pairs of answers of which it was known whether they say the same.
+class LabelErrors(ComparedPairs):
+    """What is known of a comparison's errors."""
 
-    `false_alarms` of `same` pairs that do were called different, and `found` of `other` pairs that do not;
-    `by_language` has (found, other) for each language that was measured. Without pairs labels are taken as they are.
-    """
-
-    same: int = 0
-    false_alarms: int = 0
-    other: int = 0
-    found: int = 0
-    by_language: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Check the counts. Raises ValueError, TypeError."""
-        counts = [(self.false_alarms, self.same), (self.found, self.other), *self.by_language.values()]
-        if any(not 0 <= some <= every for some, every in counts):
-            raise ValueError("each number of pairs must be from 0 to the number that was compared")
+    @classmethod
+    def of(cls, pairs: ComparedPairs) -> LabelErrors:
+        """Return what these pairs tell of them."""
+        return cls(pairs.same, pairs.false_alarms, pairs.other, pairs.found, pairs.by_language)
 
     @property
     def false_alarm(self) -> float:

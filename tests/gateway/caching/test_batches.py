@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from cache.batches import Batcher
+from gateway.caching.batches import Batcher
 
 
 class Doubling:

@@ -18,11 +18,13 @@ pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
 from cache.entry import Lookup
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder_queue import Checked, CrossEncoderQueue, TextPair, TextPairScorer
+from cache.semantic.cross_encoder import Checked, TextPair, TextPairScorer
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
 from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.encoders.pair_queue import CrossEncoderQueue
 from gateway.parts.hit_audits.audit import Audits
+from gateway.seams import build_pair_queue, compares_turns
 from policies.model import Policy
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cross_encoder import write_cross_encoder
@@ -179,7 +181,11 @@ async def looked_up(
 ) -> Lookup:
     """The lookup of a question that the guards let through to the cross-encoder."""
     name = secrets.token_hex(4)
-    cache = ResponseCache(store, embedder_name=name, dimension=4, cross_encoder=scorer, bound=Audits(store, name))
+    queue = None if scorer is None else build_pair_queue(scorer)
+    bound = Audits(store, name)
+    cache = ResponseCache(
+        store, embedder_name=name, dimension=4, cross_encoder=queue, turn_by_turn=compares_turns(), bound=bound
+    )
     await cache.start()
     try:
         tenant = secrets.token_hex(8)

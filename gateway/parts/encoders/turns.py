@@ -33,7 +33,7 @@ from cache.text.reading import FAINT, read
 from cache.text.typos import respelled
 
 if TYPE_CHECKING:
-    from cache.semantic.cross_encoder_queue import TextPair, TextPairScorer
+    from cache.semantic.cross_encoder import TextPair, TextPairScorer
     from cache.semantic.decision import Decide
     from policies.caching import SemanticCache
 
