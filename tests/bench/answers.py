@@ -60,10 +60,10 @@ from gateway.config.backends import BackendConfig
 from gateway.config.prices import Price
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import CrossEncoder
-from gateway.parts.fit.commands._collect_model import local_model
 from gateway.parts.fit.datasets import read_pairs
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradict
+from gateway.parts.local.local_model import shipped_model
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule
@@ -289,7 +289,7 @@ async def _model(asked: argparse.Namespace) -> AsyncIterator[tuple[str, str]]:
     if asked.base_url:
         yield asked.base_url, asked.model
         return
-    async with local_model(lambda line: print(line, file=sys.stderr)) as served:
+    async with shipped_model(lambda line: print(line, file=sys.stderr)) as served:
         yield served
 
 

@@ -23,7 +23,7 @@ from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
-from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.measures.own_call import call_model
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
@@ -122,7 +122,7 @@ class DraftJudge:
             raise NotJudged("nobody states its price")
         if most > rule.max_usd_per_request:
             raise NotJudged(f"it may cost ${most:.4f}, more than max_usd_per_request")
-        until, tenant = time.monotonic() + limit_s, among_others(request.tenant, endpoint)
+        until, tenant = time.monotonic() + limit_s, self._budget.among_others(request.tenant, endpoint)
         try:
             async with asyncio.timeout(limit_s):
                 purpose = f"verify:{request.policy.surface}"

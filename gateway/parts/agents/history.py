@@ -27,7 +27,7 @@ from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
 from gateway.parts.agents.shortened import with_summary
 from gateway.parts.agents.shortening import history_span
-from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.measures.own_call import call_model, is_quiet, text_of_answer
 from gateway.recent import Recent
 from gateway.telemetry import names
@@ -118,7 +118,7 @@ class HistorySummaries:
         if endpoint is None:
             return
         most = cost(endpoint.config.price, Usage(room, _MOST_OUT)) or 0.0
-        purpose, tenant = f"summary:{request.policy.surface}", among_others(request.tenant, endpoint)
+        purpose, tenant = f"summary:{request.policy.surface}", self._budget.among_others(request.tenant, endpoint)
         reserved = None
         with contextlib.suppress(StoreUnavailable):
             reserved = await self._budget.reserve(purpose, most, rules.max_usd_per_day, tenant)

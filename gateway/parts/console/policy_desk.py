@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import difflib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
+from gateway.errors import Conflict
 from gateway.parts.console.page import PageError, PolicyPlaces
 from gateway.parts.console.policy_check import CheckedText, PolicyChecker
 from gateway.parts.console.records import Records
@@ -34,9 +35,7 @@ from gateway.parts.lab.policy_tests.format import SUFFIXES
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.rollout import own_command
 from gateway.parts.rollout.difference import difference, unguarded_quality
-from gateway.parts.rollout.registry.apply import How, apply_file
-from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
-from gateway.parts.rollout.registry.view import blamed, history_of, shown_version, status_of
+from gateway.parts.rollout.stored_policies import StoredPolicies
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
 
@@ -44,7 +43,6 @@ _LONGEST_RUN_S: Final = 120.0
 _RECORD_KEPT_S: Final = 10.0
 """How long recorded requests that were read for a surface serve further checks of an edit."""
 _SURFACES_KEPT: Final = 8
-_HOW: Final[Mapping[str, How | None]] = {"": None, "canary": "canary", "evaluate": "evaluate", "now": "now"}
 
 
 class NoSuchPolicy(PageError):
@@ -62,7 +60,7 @@ class PolicyDesk:
 
     def __init__(self, archive: Records, store: Store, places: PolicyPlaces) -> None:
         self._archive = archive
-        self._registry = PolicyRegistry(store, "console")
+        self._stored = StoredPolicies(store)
         self._places = places
         self._checker = PolicyChecker(places.source, places.deployment)
         self._running = asyncio.Lock()
@@ -73,7 +71,7 @@ class PolicyDesk:
     async def listed(self) -> dict[str, Any]:
         """Return what is in force on each surface."""
         if await self._from_store():
-            return {"source": "store", **await status_of(self._registry)}
+            return {"source": "store", **await self._stored.status()}
         policies = [policy for policy, _ in await asyncio.to_thread(lambda: list(self._files()))]
         surfaces = [
             {
@@ -93,27 +91,18 @@ class PolicyDesk:
         if not await self._from_store():
             return await asyncio.to_thread(self._in_files, surface)
         try:
-            version_shown = await shown_version(self._registry, surface, version)
-            state = await status_of(self._registry, surface)
-            blame = (await blamed(self._registry, surface, version))["lines"]
-            history = await history_of(self._registry, surface)
-        except RegistryError as error:
+            shown = await self._stored.policy(surface, version)
+        except Conflict as error:
             raise NoSuchPolicy(str(error)) from None
-        return {
-            "source": "store",
-            **version_shown,
-            "in_force": state["surfaces"][0],
-            "lines": blame,
-            "history": _with_parents(history),
-        }
+        return {"source": "store", **shown, "history": _with_parents(shown["history"])}
 
     async def text_in_force(self, surface: str, version: str = "") -> str:
         """Return the text in force, or that of a version. Raises NoSuchPolicy."""
         if not await self._from_store():
             return str((await asyncio.to_thread(self._in_files, surface))["text"])
         try:
-            return str((await shown_version(self._registry, surface, version))["text"])
-        except RegistryError as error:
+            return await self._stored.text(surface, version)
+        except Conflict as error:
             raise NoSuchPolicy(str(error)) from None
 
     async def examined(self, surface: str, text: str, before: str) -> dict[str, Any]:
@@ -219,23 +208,22 @@ class PolicyDesk:
             raise NotApplied("Say why: the reason stands in the history, and with_earlier each line that it sets.")
         with self._checker.file_of(text, f"{Path(surface).name}.yaml") as file:
             try:
-                applied = await apply_file(
-                    self._registry, self._places.source, file, how=_HOW[how], author=author or "console",
-                    message=message.strip(), at=time.time(), base=base or None, surface=surface,
+                return await self._stored.apply(
+                    self._places.source, file, surface, how=how, author=author or "console", message=message.strip(),
+                    base=base or None,
                     may_change=may_change,
                 )  # fmt: skip
-            except (ConfigError, RegistryError) as error:
+            except (ConfigError, Conflict) as error:
                 raise NotApplied(str(error).replace(f"{file.parent}/", "")) from None
             except StoreUnavailable as down:
                 raise NotApplied(f"The store does not answer ({down}); nothing was changed.") from None
-        return {"policy": applied.version.label, "how": applied.how, "doubt": applied.doubt}
 
     async def _from_store(self) -> bool:
         if self._places.deployment.policies.source == "store":
             return True
         try:
-            return bool(await self._registry.replicas())
-        except (StoreUnavailable, RegistryError):
+            return await self._stored.followed()
+        except (StoreUnavailable, Conflict):
             return False
 
     def _files(self) -> Iterator[tuple[Any, Path]]:

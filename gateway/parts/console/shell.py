@@ -12,7 +12,7 @@ from starlette.responses import Response
 from cache.store.base import StoreUnavailable
 from gateway.parts.console.page import Action, Page, Sources, UnreadableRecords, form_of
 from gateway.parts.ledger.query import QueryError
-from gateway.parts.rollout.registry.registry import PolicyRegistry
+from gateway.parts.rollout.stored_policies import StoredPolicies
 
 log = logging.getLogger("tierline.console")
 
@@ -28,7 +28,7 @@ class Shell:
         """What has been added."""
         self._archive = sources.archive
         self._render = sources.render
-        self._policies = PolicyRegistry(sources.store)
+        self._policies = StoredPolicies(sources.store)
 
     def page(
         self,
@@ -66,6 +66,6 @@ class Shell:
     async def surfaces(self) -> Sequence[str]:
         """Return the surfaces whose policies are in force from the store; none where they come from files."""
         try:
-            return list(await self._policies.in_force())
+            return await self._policies.surfaces()
         except StoreUnavailable:
             return []

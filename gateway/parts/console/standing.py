@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from cache.store.base import Store, StoreUnavailable
 from gateway.config.schema import Deployment
+from gateway.errors import Conflict
 from gateway.parts.console.gateway_client import GatewayClient, GatewayFailure
-from gateway.parts.fleet.gossip import STREAM, ReportedEjection, ejections_in, loads_in
-from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
-from gateway.parts.rollout.registry.view import in_force_shown
+from gateway.parts.fleet.gossip import ReportedEjection, read_reports
+from gateway.parts.rollout.stored_policies import StoredPolicies
 from gateway.seams import read_published
 from gateway.tiers.breaker import REFUSALS, Cause
 from policies.quantities import percent, write_share
@@ -32,10 +32,7 @@ _FRESH_S: Final = 2.0
 _AFTER_ERROR_S: Final = 5.0
 _LONGEST_S: Final = 1.0
 """How long a page waits for the store before it is shown without this."""
-_RECENT: Final = 40
-_ALL: Final = 1000
 _UNITS: Final = {"requests": "requests", "tokens_in": "input tokens", "tokens_out": "output tokens"}
-"""Entries of the workers' exchange: those of the last seconds, and all that it keeps."""
 LASTS_S: Final = 30.0
 """A tier or a backend that is out for less needs nobody: a pause that it asks for is over in seconds."""
 _PASSING: Final = ("tier ", "backend ")
@@ -135,7 +132,7 @@ class StandingReader:
         """Without `deployment` backends have no known tier; without `gateway` what is degraded is not known."""
         self._store = store
         self._gateway = gateway
-        self._registry = PolicyRegistry(store)
+        self._stored = StoredPolicies(store)
         tiers = () if deployment is None else deployment.tiers
         self._tier_of = {backend.name: tier.name for tier in tiers for backend in tier.backends}
         self._known = StoreStanding(-math.inf)
@@ -159,7 +156,7 @@ class StandingReader:
                 return await self._read()
         except TimeoutError:
             return StoreStanding(time.time(), f"the store did not answer within {_LONGEST_S:.0f} s")
-        except (StoreUnavailable, RegistryError) as error:
+        except (StoreUnavailable, Conflict) as error:
             return StoreStanding(time.time(), str(error))
 
     async def _readiness(self) -> tuple[Mapping[str, Any], str]:
@@ -176,52 +173,23 @@ class StandingReader:
 
     async def _read(self) -> StoreStanding:
         now = time.time()
-        states = await self._registry.in_force()
-        replicas = await self._registry.replicas() if states else []
-        entries = await self._registry.latest() if states else []
+        registry = await self._stored.standing(_GRACE_S)
         risks: Sequence[Any] = await read_published(self._store)
-        heartbeats = await self._store.latest(STREAM, _RECENT)
+        out, loads = await read_reports(self._store, now)
         was, breached = self._known.breached_since, {risk.surface for risk in risks if _breached(risk)}
-        pauses = {entry.surface: entry.at for entry in entries if entry.action == "pause"}
-        late = [state for state in states.values() if now - state.since > _GRACE_S]
         return StoreStanding(
             now,
-            surfaces={name: in_force_shown(state) for name, state in states.items()},
-            lagging={
-                state.surface: names
-                for state in late
-                if (names := [server.name for server in replicas if server.surfaces.get(state.surface) != state.live])
-            },
-            workers=len(replicas),
-            troubles=[
-                *((replica.name, replica.problem) for replica in replicas if replica.problem),
-                *(("", drift) for drift in sorted({drift for replica in replicas for drift in replica.drift})),
-            ],
-            changes=[
-                *(
-                    StandingMark(item.surface, "policy", item.at, f"{item.action} {item.surface}@{item.version[:7]} by "
-                                 f"{item.by}{f': {item.message}' if item.message else ''}")
-                    for item in entries
-                    if item.action != "seed"  # the first versions: nothing changed by them
-                ),
-                *(
-                    StandingMark("", "restart", replica.started, f"worker {replica.name} started")
-                    for replica in replicas
-                    if replica.started
-                ),
-            ],
-            paused_since=pauses,
-            out=await self._out(now, heartbeats),
-            loads=loads_in(heartbeats, now),
+            surfaces=registry.surfaces,
+            lagging=registry.lagging,
+            workers=registry.workers,
+            troubles=registry.troubles,
+            changes=[StandingMark(*change) for change in registry.changes],
+            paused_since=registry.paused_since,
+            out=out,
+            loads=loads,
             risks=risks,
             breached_since={surface: was.get(surface, now) for surface in breached},
-        )  # fmt: skip
-
-    async def _out(self, now: float, heartbeats: Sequence[tuple[str, bytes]]) -> list[ReportedEjection]:
-        """Return the backends that are not called. All that is kept is read only where there are any."""
-        if not ejections_in(heartbeats, now):
-            return []
-        return ejections_in(await self._store.latest(STREAM, _ALL), now)
+        )
 
 
 def is_passing(since_s: float | None, cause: str = "") -> bool:

@@ -20,7 +20,7 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
 from gateway.parts.lint.outcomes import constants_by_name
-from gateway.parts.recorder.decision_record import input_of, unnamed
+from gateway.parts.recorder.decision_record import input_of
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression
@@ -115,9 +115,7 @@ async def recorded_of(archive: Records, surface: str) -> RecordedRequests:
     since = {"surface": surface, "since": int((time.time() - DAYS * _DAY_S) * 1000)}
     rows = await archive.newest(_COLUMNS, "surface = $surface AND entry_ms >= $since", since, MOST)
     inputs = [
-        input_of(unnamed({**row["given"], **_UNREAD}), (), row["classifier"] or "")
-        for row in rows
-        if row["given"] is not None
+        input_of({**row["given"], **_UNREAD}, (), row["classifier"] or "") for row in rows if row["given"] is not None
     ]
     return RecordedRequests(rows, inputs, (time.perf_counter() - began) * 1000)
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 STREAM = "tierline:live"
 _VERSION = 2
 _KEEP = 1000
+_LAST_SECONDS = 40
+"""Entries that workers write in some seconds."""
 _TICK_S = 0.25
 _HEARTBEAT_S = 1.0
 _OLD_MS = 2000
@@ -174,6 +176,18 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
         if backend not in found or since_s < found[backend].since_s:
             found[backend] = report
     return [found[backend] for backend in sorted(found)]
+
+
+async def read_reports(store: Store, now_s: float) -> tuple[list[ReportedEjection], dict[str, tuple[int, int]]]:
+    """Return the backends that are not called, and by backend the calls in flight and waiting.
+
+    All that the stream keeps is read only where there are ejections. Raises StoreUnavailable.
+    """
+    recent = await store.latest(STREAM, _LAST_SECONDS)
+    out = ejections_in(recent, now_s)
+    if out:
+        out = ejections_in(await store.latest(STREAM, _KEEP), now_s)
+    return out, loads_in(recent, now_s)
 
 
 def _is_over(ejection: Ejection) -> bool:

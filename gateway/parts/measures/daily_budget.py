@@ -50,6 +50,11 @@ class DailyBudget:
         self._store = store
         self._clock = clock
 
+    @staticmethod
+    def among_others(tenant: str, endpoint: Endpoint) -> str:
+        """Return the tenant whose share of the operator's calls at `endpoint` is held; '' if no others can use it."""
+        return "" if tenant in endpoint.unshared else tenant
+
     async def reserve(self, purpose: str, dollars: float, cap: float, tenant: str = "") -> Reservation | None:
         """Return the reservation; None if the day's sum of that purpose would exceed the cap. 0 needs no store.
 
@@ -86,8 +91,3 @@ class DailyBudget:
 
     def _day(self, later: int = 0) -> str:
         return time.strftime("%Y-%m-%d", time.gmtime(self._clock() + later * 86400))
-
-
-def among_others(tenant: str, endpoint: Endpoint) -> str:
-    """Return the tenant whose share of the operator's calls at `endpoint` is held; '' if no others can use it."""
-    return "" if tenant in endpoint.unshared else tenant

@@ -132,11 +132,13 @@ def record_of(given: DecisionInput) -> Record:
     return record
 
 
-def input_of(record: Record, tiers: Sequence[TierFacts], classifier: str) -> DecisionInput:
+def input_of(record: Record | Mapping[str, Any], tiers: Sequence[TierFacts], classifier: str) -> DecisionInput:
     """Return the input that was recorded, for tiers with these facts and the classifier of this version.
 
-    Raises ValueError where the record is not one.
+    The record may have the names that `named` gives. Raises ValueError where it is not one.
     """
+    if isinstance(record, Mapping):
+        record = unnamed(record)
     try:
         tokens, turns, flags, budget_s, ttft_s, room, holdout, clamp, difficulty, health, *more = record
         before, last_tier, *costs = more[0] if more else _NOTHING_BEFORE
@@ -440,8 +442,8 @@ class DecisionBasis:
         except (ConfigError, ValueError, KeyError, TypeError) as error:
             raise BasisError(f"not a decision's basis: {error}") from None
 
-    def input_of(self, record: Record) -> DecisionInput:
-        """Return the input that was recorded with this basis. Raises ValueError."""
+    def input_of(self, record: Record | Mapping[str, Any]) -> DecisionInput:
+        """Return the input that was recorded with this basis, with names or without. Raises ValueError."""
         return input_of(record, self.tiers, self.artefacts.get(CLASSIFIER, ""))
 
 

@@ -29,7 +29,7 @@ from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
-from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
 from gateway.parts.measures.own_call import call_model, is_quiet
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
@@ -227,7 +227,9 @@ class Comparer:
         most = _most_of(body, other) + most_of_judging(judge, drawn.body["messages"], known, limit)
         if (verifier := drawn.policy.escalate.judge) is not None and is_strong:
             most += verifier.max_usd_per_request
-        reserved = await self._budget.reserve(surface, most, learn.max_usd_per_day, among_others(drawn.tenant, judge))
+        reserved = await self._budget.reserve(
+            surface, most, learn.max_usd_per_day, self._budget.among_others(drawn.tenant, judge)
+        )
         if reserved is None:
             return "no_budget", 0.0, 0.0
         spent = judge_usd = 0.0

@@ -24,7 +24,7 @@ from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.errors import ApiError
-from gateway.parts.measures.daily_budget import DailyBudget, among_others
+from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, session_label
 from gateway.parts.measures.own_call import is_quiet
 from gateway.parts.measures.request_figures import RequestFigures
@@ -184,7 +184,7 @@ class ShadowRunner:
             most += most_of_judging(judge, served.body["messages"], text, limit)
         rollout = policy.of(RolloutSections).rollout
         rules = ShadowRules() if rollout is None else rollout.shadow
-        tenant = among_others(served.tenant, self._tiers[policy.ladder[0]].endpoints[0])
+        tenant = self._budget.among_others(served.tenant, self._tiers[policy.ladder[0]].endpoints[0])
         reserved = await self._budget.reserve(f"shadow:{policy.surface}", most, rules.max_usd_per_day, tenant)
         if reserved is None:
             return "no_budget", 0.0

@@ -18,6 +18,7 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from gateway.parts.access.pages.budget_needs import BudgetWatch
 from gateway.parts.console.bases import RecordedBases
 from gateway.parts.console.hours_before import BEFORE, BEFORE_S, SLOT_MS, compared_hours, gone, unjudged_need
 from gateway.parts.console.kept_figures import KeptFigures
@@ -26,7 +27,7 @@ from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.needs import limits_held, needs_of_surface, state_of, verdict_of
 from gateway.parts.console.page import Action, BadQuery, Page, Sources
 from gateway.parts.console.records import Records
-from gateway.parts.console.running_out import BudgetWatch, LimitWatch, child_needs, flapping
+from gateway.parts.console.running_out import LimitWatch, child_needs, flapping
 from gateway.parts.console.standing import (
     Need,
     StandingChip,
@@ -212,7 +213,8 @@ class NowView:
         needs = list(self._down())  # what may be the cause goes before the limits that are missed by it
         needs += needs_of(standing, self._standing) if self._standing is not None else []
         needs += [*child_needs(self._logs, now), *self._limits.needs(standing.readiness.get("tiers") or {}, now)]
-        needs += [] if self._budgets is None else await self._budgets.needs()
+        for level, what, todo, href in [] if self._budgets is None else await self._budgets.needs():
+            needs.append(Need(level, what, None, todo, href))
         needs += flapping(flips, now, SPANS[span])
         for view in surfaces:
             own = list(needs_of_surface(view, missed.get(view["surface"], ()), marks, from_ms, span_ms))

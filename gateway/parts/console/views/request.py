@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
+from gateway.errors import ApiError, Conflict
 from gateway.parts.console.bar import Bar
 from gateway.parts.console.facts import hop_facts
 from gateway.parts.console.page import PageError
@@ -25,8 +26,8 @@ from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import PathLine, decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.lint.edit import keys_by_line
-from gateway.parts.recorder.decision_record import DecisionBasis, unnamed
-from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
+from gateway.parts.recorder.decision_record import DecisionBasis
+from gateway.parts.rollout.stored_policies import StoredPolicies
 from gateway.telemetry import names
 from gateway.telemetry.feedback import served_hit
 from gateway.telemetry.sink import MOST_CHARS
@@ -94,7 +95,7 @@ class RequestView:
         self._archive = archive
         self._in_force = in_force
         self._source = source
-        self._registry = PolicyRegistry(store)
+        self._stored = StoredPolicies(store)
         self._lines: dict[str, Mapping[str, int]] = {}
         self._usual: dict[str, tuple[float, dict[tuple[str, str | None], list[float]]]] = {}
 
@@ -160,7 +161,7 @@ class RequestView:
             return []
         try:
             return numbers_of((await self._in_force(surface)).replace("\r\n", "\n"))
-        except (PageError, StoreUnavailable, RegistryError):
+        except (ApiError, StoreUnavailable):
             return []  # then the page has no links to What if
 
     async def _found(self, request_id: str, at_ms: int | None) -> list[dict[str, Any]]:
@@ -188,8 +189,8 @@ class RequestView:
         """Return the line of each key of a policy; nothing where its text is not known."""
         if label not in self._lines:
             try:
-                text = (await self._registry.version(surface, label.partition("@")[2])).text
-            except (RegistryError, StoreUnavailable):
+                text = await self._stored.version_text(surface, label.partition("@")[2])
+            except (Conflict, StoreUnavailable):
                 text = await asyncio.to_thread(_text_in_files, self._source, label)
             if not text:
                 return {}  # links then lead to the policy, not to a line
@@ -284,7 +285,7 @@ def redecided(row: Mapping[str, Any]) -> RecordedDecisionInput | None:
         return None
     try:
         basis = DecisionBasis.decode(row["basis_json"].encode())
-        return RecordedDecisionInput(basis.policy, basis.input_of(unnamed(row["given"])))
+        return RecordedDecisionInput(basis.policy, basis.input_of(row["given"]))
     except ValueError:
         return None
 

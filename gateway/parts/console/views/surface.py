@@ -24,7 +24,6 @@ from gateway.parts.console.limits import GOODPUT_OBJECTIVE, NONE, TTFT, SurfaceL
 from gateway.parts.console.page import BadQuery, Page, PageError, Sources, whole_in
 from gateway.parts.console.records import Records
 from gateway.parts.console.standing import StandingReader, marks_within, version_marks
-from gateway.parts.console.steered import steered_figures
 from gateway.parts.console.surface_counts import (
     BUCKETS,
     CHANGES,
@@ -39,6 +38,7 @@ from gateway.parts.console.surface_counts import (
     versions,
 )
 from gateway.parts.ledger.summaries import LATENCY, VALUES_OF, LogBins, Summary
+from gateway.parts.ledger.tier_worth import steered_figures
 from policies.model import STAGES
 from policies.quantities import OF_STAGES
 

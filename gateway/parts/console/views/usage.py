@@ -1,5 +1,5 @@
 """Usage: what each key, team and tenant has spent on which days, of which budget, what is reserved, and where it goes;
-and to who may see all of them, what surfaces and providers cost, and what was saved (`views.costs`).
+and to who may see all of them, what surfaces and providers cost, and what was saved (`gateway.parts.ledger.costs`).
 
 Spent is by the ledger, as `tierline usage` has it, of the month that runs (UTC) or of any days (`usage_range`). A
 budget's own figures are those of its counter in the store, which requests are held to, in its own window.
@@ -29,7 +29,7 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.spending_forecast import DAYS, forecast
 from gateway.parts.console.svg.bars import TONES
 from gateway.parts.console.usage_range import UsageRange
-from gateway.parts.console.views.costs import COST_BY, costs_between, keep_costs
+from gateway.parts.ledger.costs import COST_BY, costs_between, keep_costs
 from gateway.parts.ledger.summaries import Summary
 from gateway.parts.ledger.usage import TEAM
 from policies.quantities import NANO

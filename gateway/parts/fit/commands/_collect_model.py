@@ -5,11 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import orjson
@@ -141,33 +137,6 @@ class Respondent:
                 asked_s = error.retry_after_s if isinstance(error, BadStatus) else None
                 await asyncio.sleep(pause_s if asked_s is None else min(asked_s, _CALL_S))
         raise AssertionError("the last try returns or raises")
-
-
-@asynccontextmanager
-async def local_model(say: Callable[[str], None]) -> AsyncIterator[tuple[str, str, str]]:
-    """Serve the model that ships with Tierline during the context; provide its base URL, name and key.
-
-    Raises CannotStart.
-    """
-    from gateway.parts.local.child import Child
-    from gateway.parts.local.config import LocalModel
-    from gateway.parts.local.local_model import find_gguf, local_child
-    from gateway.parts.local.state import claimed_folder
-
-    with TemporaryDirectory(prefix="tierline-collect-") as folder, claimed_folder(Path(folder)) as state:
-        spec, base_url, key = local_child(LocalModel(), state)
-        child = Child(replace(spec, vital=True), say)
-        life = asyncio.create_task(child.run())
-        settled = asyncio.create_task(child.settled.wait())
-        try:
-            await asyncio.wait({life, settled}, return_when=asyncio.FIRST_COMPLETED)
-            if life.done():
-                life.result()
-            yield base_url, find_gguf(None)[1], key
-        finally:
-            settled.cancel()
-            await child.stop()
-            await asyncio.wait({life})
 
 
 def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float) -> Json:

@@ -23,12 +23,12 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import whole
 from gateway.config.loader import load_deployment
 from gateway.exit_codes import Exit
-from gateway.parts.fit.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped, local_model
+from gateway.parts.fit.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped
 from gateway.parts.fit.commands._collect_rows import CollectTask, Labels, read_tasks
 from gateway.parts.fit.commands._collect_words import JudgedRows, JudgingRespondent
 from gateway.parts.fit.datasets import DataError, Json
 from gateway.parts.local import CannotStart
-from gateway.parts.local.local_model import find_gguf
+from gateway.parts.local.local_model import find_gguf, shipped_model
 from gateway.progress import progress
 from gateway.report import NONE, Report, show, table
 from gateway.tiers.endpoint import Endpoint
@@ -190,7 +190,7 @@ async def _endpoint(args: argparse.Namespace) -> AsyncIterator[tuple[str, str, s
         yield args.endpoint.config.base_url, args.endpoint.config.model, None
         return
     if args.base_url is None:
-        async with local_model(_say) as endpoint:
+        async with shipped_model(_say) as endpoint:
             yield endpoint
         return
     key = os.environ.get(args.key_env) if args.key_env else None

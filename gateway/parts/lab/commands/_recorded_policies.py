@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_record import DecisionBasis, unnamed
+from gateway.parts.recorder.decision_record import DecisionBasis
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput
@@ -39,7 +39,7 @@ def recorded(folder: Path, request: str) -> RecordedRequest:
         if given is None or blob is None:
             raise CommandError(f"nothing was decided for {request}: it was answered from the store, or refused before")
         basis = DecisionBasis.decode(blob.encode())
-        return RecordedRequest(basis.input_of(unnamed(given)), basis)
+        return RecordedRequest(basis.input_of(given), basis)
     except ValueError as error:  # a basis that cannot be read
         raise CommandError(str(error)) from None
 

@@ -15,7 +15,7 @@ from gateway.parts.lab.replay.history import History, Read, decided_again, read_
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.tier_figures import TierFigures
 from gateway.parts.measures.quality import Opinions, estimate
-from gateway.parts.recorder.decision_record import outcome_of, unnamed
+from gateway.parts.recorder.decision_record import outcome_of
 from gateway.progress import OnProgress, silent
 from policies.model import Policy
 from routing.decide import NoTierError, decide
@@ -192,6 +192,6 @@ def _fidelity(reader: LedgerReader, read: Read, verify: int | None, on_progress:
 def _again(basis: DecisionBasis, given: Mapping[str, Any]) -> list[Any] | None:
     """Return the decision on a recorded input, made again by the recorded policy; None where no tier can answer."""
     try:
-        return list(outcome_of(decide(basis.policy, basis.input_of(unnamed(given)))))
+        return list(outcome_of(decide(basis.policy, basis.input_of(given))))
     except NoTierError:
         return None

@@ -1,4 +1,4 @@
-"""What requests cost and saved, by surface, tier and model, as the page Usage shows it.
+"""What requests cost and saved, by surface, tier and model, as the console shows it.
 
 The figures are those of `tierline ledger` (`gateway.parts.ledger.figures`), computed in SQL; the saving is that of
 `parts.ledger.saving`. By tier and by model money is that of whoever was called, which is what its provider is owed;
@@ -12,9 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from gateway.parts.console.records import Records
 from gateway.parts.ledger.saving import ESTIMATED_COST, SAVING_SQL, SAVING_SUMS, NetSaving, net_saving
-from gateway.parts.ledger.summaries import Summary
+from gateway.parts.ledger.summaries import SummarisedRecords, Summary
 
 COST_BY: Final = ("surface", "tier", "model")
 _MOST: Final = 20
@@ -65,12 +64,12 @@ class CostRow:
     """Requests that cannot be compared: of unknown price, or not answered."""
 
 
-def keep_costs(archive: Records) -> None:
+def keep_costs(archive: SummarisedRecords) -> None:
     """Have the archive summarise what `costs_between` reads."""
     archive.keep(_COSTS)
 
 
-async def costs_between(archive: Records, start_s: float, end_s: float) -> dict[str, Any]:
+async def costs_between(archive: SummarisedRecords, start_s: float, end_s: float) -> dict[str, Any]:
     """Return what the requests from one Unix time to another cost: the `total`, and the rows of each of COST_BY.
 
     Both times are multiples of half an hour.

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.views.costs import CostRow, costs_between, keep_costs
 from gateway.parts.ledger.columns import REQUESTS
+from gateway.parts.ledger.costs import CostRow, costs_between, keep_costs
 from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
