@@ -42,10 +42,8 @@ from gateway.backends.blame import BYTE_ORDER_MARK, says_most_output, says_too_l
 from gateway.backends.quota import Quota, retry_after_s
 from gateway.backends.server_forms import FieldMemory
 from gateway.backends.sse import DONE, EventParser
-from gateway.chat.completions import chunks_of
-from gateway.chat.normalised import AnswerFailed, normalise
+from gateway.chat.completions import chunks_of, fill_in
 from gateway.chat.stream_state import StreamState
-from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.native import client_path, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
 from gateway.off_loop import off_loop
@@ -170,6 +168,14 @@ class SseReply(ABC):
     def close(self) -> None:
         """See `EventStream.close`."""
         self._response.close(end_is_due=self.done_seen)
+
+
+class AnswerFailed(Exception):
+    """A choice says that its server failed. `error` is the error object beside it, if there is one."""
+
+    def __init__(self, error: object) -> None:
+        super().__init__("the model's server ended its answer with an error")
+        self.error = error
 
 
 class ReplyReader(Protocol):
@@ -405,7 +411,7 @@ async def _assembled(stream: SseReply, model: str) -> Completion:
     if not state.finished:
         raise Truncated("the stream ended before its answer")
     value = state.completion()
-    normalise(value, model)
+    fill_in(value, model)
     return Completion(orjson.dumps(value), value, sound=not state.miscounted)
 
 
@@ -448,20 +454,6 @@ def in_pieces(value: Any) -> Any:
     starts = range(0, len(value), _PIECE_CHARS)
     pieces = (orjson.dumps(value[start : start + _PIECE_CHARS])[1:-1] for start in starts)
     return orjson.Fragment(b'"%b"' % b"".join(pieces))
-
-
-def translated_completion(value: dict[str, Any], model: str) -> Completion:
-    """Return the completion for one that was translated from another dialect, with missing members filled in.
-
-    Impossible token counts are dropped, because clients add them up.
-    """
-    normalise(value, model)
-    standardise(value)
-    usage = usage_of(value)
-    sound = value.get("usage") is None or (usage is not None and not usage.incomplete)
-    if usage is None and not sound:
-        value["usage"] = None
-    return Completion(orjson.dumps(value), value, sound, (), usage)
 
 
 def error_in_200(error: object, raw: bytes) -> BackendError:

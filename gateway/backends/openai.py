@@ -28,8 +28,7 @@ from gateway.backends.http_backend import (
     error_in_200,
     json_object,
 )
-from gateway.backends.server_forms import ChatForms, ReplyForms
-from gateway.chat.normalised import DeltaNormaliser, join_parts, normalise
+from gateway.backends.server_forms import ChatForms, ChunkMender, ReplyForms
 from gateway.chat.usage import standardise, usage_of
 from gateway.dialects.native import NATIVE, client_path, lost_fields
 
@@ -127,17 +126,17 @@ class _ChatReader:
         for choice in choices:
             if not isinstance(choice, dict):
                 raise InvalidReply(_NO_CHOICE)
-        changed, sound = normalise(value, self._model), True
+        changed, sound = False, True
+        if self._forms is not None:
+            changed = self._forms.whole(value)
         for choice in choices:
             message = choice.get("message")
             if not isinstance(message, dict):
                 raise InvalidReply(_NO_CHOICE)
-            if not choice.get("finish_reason"):
+            if not (isinstance(finish := choice.get("finish_reason"), str) and finish):
                 raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
             # Only the gateway's own backends may give an answer's own form.
             changed = message.pop(NATIVE, message) is not message or changed
-        if self._forms is not None:
-            changed = self._forms.whole(choices) or changed
         changed = standardise(value) or changed
         usage = None
         if value.get("usage") is not None:
@@ -157,18 +156,17 @@ class _ChatStream(SseReply):
     def __init__(self, response: Response, forms: ReplyForms | None) -> None:
         super().__init__(response)
         self._forms = forms
-        self._mends = None if forms is None or not forms.mends else forms
         self._watched = _WATCHED if forms is None else forms.watched
         """Keys of which a delta must have one to be looked at."""
-        self._normaliser: DeltaNormaliser | None = None
+        self._mender: ChunkMender | None = None
         self._last: dict[str, Any] = {}
         """The last chunk before a finish reason that is held."""
 
     def close(self) -> None:
         """See `EventStream.close`."""
         super().close()
-        if self._mends is not None:
-            self._mends.over()
+        if self._forms is not None and self._forms.mends:
+            self._forms.over()
 
     def _change(self, delta: dict[str, Any], *, first: bool) -> bool:
         """Change a delta in place; return whether anything had to be changed. `first`: it is of the first choice."""
@@ -183,7 +181,7 @@ class _ChatStream(SseReply):
         if value.get("error"):
             raise error_in_200(value["error"], data)
         choices = value.get("choices")
-        if self._normaliser is not None and self._normaliser.holds and not choices:
+        if self._mender is not None and self._mender.holds and not choices:
             self._end(events)
         if choices is None and "usage" not in value and ("message" in value or "detail" in value):
             raise error_in_200(value, data)  # the data of an `event: error`
@@ -205,36 +203,27 @@ class _ChatStream(SseReply):
             # Texts, nearly all of a stream, are looked at here only: a call for each would cost as much as this loop.
             unusual = unusual or choice.get("finish_reason") is not None or choice.get("error") is not None
             if type(delta) is dict:
-                if type(delta.get("content")) is list:
-                    changed = join_parts(delta) or changed
+                if type(delta.get("content")) is list and self._forms is not None:
+                    changed = self._forms.join(delta) or changed
                 calls_tools = calls_tools or not _CALLS.isdisjoint(delta)
                 if not self._watched.isdisjoint(delta):
                     changed = self._change(delta, first=not choice.get("index")) or changed
             elif delta is not None:
                 raise InvalidReply(_NO_CHOICES)
-        if unusual or calls_tools:
-            changed = self._mend(choices) or changed
+        if (unusual or calls_tools) and self._forms is not None:
+            if self._mender is None:
+                self._mender = self._forms.mender()
+            changed = self._mender.mend(choices) or changed
         events.append(event_of((orjson.dumps(value) if changed else data, value)))
-        if self._normaliser is not None and self._normaliser.holds:
+        if self._mender is not None and self._mender.holds:
             self._last = value
 
     def _ended_early(self) -> bool:
-        return self._normaliser is not None and self._normaliser.holds
+        return self._mender is not None and self._mender.holds
 
     def _end(self, events: list[Event]) -> None:
         """Append the finish reasons that came beside a piece of the answer, in a chunk of their own."""
-        if self._normaliser is not None and (choices := self._normaliser.end()):
+        if self._mender is not None and (choices := self._mender.end()):
             value = {**self._last, "choices": choices}
             value.pop("usage", None)
-            if self._mends is not None:
-                self._mends.mend(choices)
             events.append(event_of((orjson.dumps(value), value)))
-
-    def _mend(self, choices: list[dict[str, Any]]) -> bool:
-        """Bring tool calls and ends into form; return whether anything had to be changed."""
-        if self._normaliser is None:
-            self._normaliser = DeltaNormaliser()
-        changed = self._normaliser.mend(choices)
-        if self._mends is not None:
-            changed = self._mends.mend(choices) or changed
-        return changed

@@ -56,22 +56,41 @@ class ChatForms(Protocol):
         """Change a body in place; return what reads its reply (None: `usual`) and the paths of what is not sent."""
 
 
+class ChunkMender(Protocol):
+    """Brings the calls and the ends of one stream into form."""
+
+    holds: bool
+    """Whether `end` has something to give."""
+
+    def mend(self, choices: list[dict[str, Any]]) -> bool:
+        """Change the choices of a chunk that calls tools or ends, in place; return whether anything had to be changed.
+
+        Raises AnswerFailed.
+        """
+
+    def end(self) -> list[dict[str, Any]]:
+        """Return the choices of a last chunk, with the finish reasons that were held, once. Raises AnswerFailed."""
+
+
 class ReplyForms(Protocol):
     """Brings one reply into the form that clients know. All change in place, and return whether they changed."""
 
     watched: frozenset[str]
     """Keys of which a delta must have one to be given to `change`. They may be others after each."""
     mends: bool
-    """Whether there is anything to do in `mend` and `over`."""
+    """Whether there is anything to do in `over`."""
 
-    def whole(self, choices: Sequence[dict[str, Any]]) -> bool:
-        """Change the choices of a whole answer."""
+    def whole(self, completion: dict[str, Any]) -> bool:
+        """Change a whole answer, with a list of objects as its choices. Raises AnswerFailed."""
+
+    def join(self, delta: dict[str, Any]) -> bool:
+        """Change a delta whose content is a list."""
 
     def change(self, delta: dict[str, Any], *, first: bool) -> bool:
         """Change a delta, of the first choice or of another."""
 
-    def mend(self, choices: Sequence[dict[str, Any]]) -> bool:
-        """Change the choices of a chunk that calls tools or ends."""
+    def mender(self) -> ChunkMender:
+        """Return what mends one stream's chunks that call tools or end."""
 
     def over(self) -> None:
         """Take note that the stream is closed."""

@@ -32,8 +32,7 @@ from gateway.cascade.answer_checks import LEAST_TOKENS, check_schemas, cut_promp
 from gateway.cascade.call import MOST_LOWERED, BackendCall, backend_request, fitted, lowered
 from gateway.cascade.protocols import HeldDraft
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of, says_more_than_text, strip_logprobs, token_texts
-from gateway.chat.normalised import normalise
+from gateway.chat.completions import evidence_of, fill_in, says_more_than_text, strip_logprobs, token_texts
 from gateway.chat.stream_state import StreamState
 from gateway.dialects.native import client_paths
 from gateway.telemetry import names
@@ -306,7 +305,7 @@ class AttemptRun:
             raise Truncated("the stream ended before its answer")
         call.answered()
         completion = state.completion()
-        normalise(completion, call.slot.endpoint.config.model)
+        fill_in(completion, call.slot.endpoint.config.model)
         return Completion(b"", completion)
 
     # --- a stream -----------------------------------------------------------------------------------------------------

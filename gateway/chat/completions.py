@@ -6,6 +6,8 @@ replays as JSON, and one stored from JSON replays as a stream.
 
 from __future__ import annotations
 
+import time
+import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -152,6 +154,19 @@ def _index(index: object) -> object:
 
 def _plain(content: object) -> str:
     return content if isinstance(content, str) else ""
+
+
+def new_completion_id() -> str:
+    """Return a new random id for an answer without one."""
+    return f"chatcmpl-{uuid.uuid4().hex}"
+
+
+def fill_in(completion: dict[str, Any], model: str) -> None:
+    """Add what clients rely on of a completion that was joined from chunks, where these lack it."""
+    head = {"id": new_completion_id(), "object": "chat.completion", "created": int(time.time()), "model": model}
+    for name, value in head.items():
+        if completion.get(name) in (None, ""):
+            completion[name] = value
 
 
 def strip_logprobs(value: Mapping[str, Any]) -> None:

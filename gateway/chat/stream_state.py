@@ -18,10 +18,10 @@ from gateway.chat.completions import (
     NUMBER,
     Assembler,
     function_pieces,
+    new_completion_id,
     says_more_than_text,
     top_logprobs,
 )
-from gateway.chat.normalised import new_completion_id
 from gateway.chat.usage import BEGUN, Usage, hide_cache, usage_of, without_cache
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 from routing.confidence.judge import Evidence, is_loop

@@ -24,8 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import orjson
 
-from gateway.chat.completions import wants_usage
-from gateway.chat.normalised import new_completion_id
+from gateway.chat.completions import new_completion_id, wants_usage
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
 from gateway.request.context import QUIET_S, REPLY_HEADERS, STILL_ALIVE, ClientGone, Header, is_error_event
 from gateway.request.load_shedding import ANYONE, SMALL_BODY, LoadShedder

@@ -19,6 +19,7 @@ from gateway.parts.servers.chat_reasoning import (
     with_signed_calls,
 )
 from gateway.parts.servers.custom_tools import CustomCalls, as_functions, has_custom
+from gateway.parts.servers.normalised import DeltaNormaliser, join_parts, normalise
 from gateway.parts.servers.readable_reasoning import ReasoningName
 from gateway.parts.servers.system_text import names_of_systems, with_one_system
 from gateway.parts.servers.tool_names import ToolNames, restore_names, with_names
@@ -49,14 +50,14 @@ class ServerChat:
         custom_tools: bool = False,
         calls: CallMemory | None = None,
     ) -> None:
-        self._maker = maker
+        self._model, self._maker = model, maker
         self._one_system = one_system
         self._custom_tools = custom_tools
         self._calls = calls
         self._checks_calls = checks_calls(model)
         self._reasoning_name = ReasoningName()
         self.remembers = calls is not None
-        self.usual = ServerReply(maker)
+        self.usual = ServerReply(model, maker)
 
     async def restored(self, request: BackendRequest) -> BackendRequest:
         """Return the request with what its messages lack of this model's reasoning."""
@@ -98,7 +99,7 @@ class ServerChat:
         translated = None
         if native is not None:
             translated = TranslatedReasoning(self._maker, calls=native.dialect == "messages")
-        return ServerReply(self._maker, translated, names, custom, notes), dropped
+        return ServerReply(self._model, self._maker, translated, names, custom, notes), dropped
 
     def _fit_turns(self, payload: dict[str, Any]) -> bool:
         """Bring turns that are more than a text into form; return whether reasoning of others was left out."""
@@ -124,13 +125,14 @@ class ServerReply:
 
     def __init__(
         self,
+        model: str,
         maker: Maker,
         translated: TranslatedReasoning | None = None,
         names: ToolNames | None = None,
         custom: frozenset[str] = frozenset(),
         notes: ReplyNotes | None = None,
     ) -> None:
-        self._maker = maker
+        self._model, self._maker = model, maker
         self._translated = translated
         self._names = names or {}
         self._custom = CustomCalls(custom) if custom else None
@@ -139,16 +141,17 @@ class ServerReply:
         self.watched: frozenset[str] = self._also if translated is None else self._also | translated.watched
         self.mends = bool(translated or self._names or custom or notes)
 
-    def whole(self, choices: Sequence[dict[str, Any]]) -> bool:
-        """Change the messages of a whole answer in place; return whether anything had to be changed."""
-        changed = False
-        if self._notes is not None:
-            first = choices[0]["message"]
-            self._notes.add(first)
-            self._notes.called(first)
+    def whole(self, completion: dict[str, Any]) -> bool:
+        """Bring a whole answer into form, in place; return whether anything had to be changed. Raises AnswerFailed."""
+        changed = normalise(completion, self._model)
+        messages = [choice.get("message") for choice in completion["choices"]]
+        if self._notes is not None and isinstance(messages[0], dict):
+            self._notes.add(messages[0])
+            self._notes.called(messages[0])
             self._notes.over()
-        for choice in choices:
-            message = choice["message"]
+        for message in messages:
+            if not isinstance(message, dict):
+                continue
             if self._translated is not None:
                 changed = self._translated.turn(message, ends=True) or changed
             if not MAY_HOLD_REASONING.isdisjoint(message):
@@ -158,6 +161,14 @@ class ServerReply:
             if self._custom is not None:
                 changed = self._custom.whole(message) or changed
         return changed
+
+    def join(self, delta: dict[str, Any]) -> bool:
+        """Change a delta whose content is a list; return whether its parts were texts alone."""
+        return join_parts(delta)
+
+    def mender(self) -> DeltaNormaliser:
+        """Return what mends one stream's chunks that call tools or end."""
+        return _ChunkMender(self) if self.mends else DeltaNormaliser()
 
     def change(self, delta: dict[str, Any], *, first: bool) -> bool:
         """Change a delta that has a key of `watched`, in place; return whether anything had to be changed."""
@@ -190,6 +201,27 @@ class ServerReply:
         """Keep what was noted of the reply, once."""
         if self._notes is not None:
             self._notes.over()
+
+
+class _ChunkMender(DeltaNormaliser):
+    """Changes, beside what is normalised, what one reply is changed in."""
+
+    __slots__ = ("_reply",)
+
+    def __init__(self, reply: ServerReply) -> None:
+        super().__init__()
+        self._reply = reply
+
+    def mend(self, choices: list[dict[str, Any]]) -> bool:
+        """See `DeltaNormaliser.mend`."""
+        changed = super().mend(choices)
+        return self._reply.mend(choices) or changed
+
+    def end(self) -> list[dict[str, Any]]:
+        """See `DeltaNormaliser.end`."""
+        choices = super().end()
+        self._reply.mend(choices)
+        return choices
 
 
 class ReplyNotes:

@@ -8,14 +8,14 @@ from typing import Any, Final, Required, TypedDict, Unpack
 
 import orjson
 
-from gateway.chat.completions import Assembler
-from gateway.chat.normalised import STOPPED_BY, new_completion_id
+from gateway.chat.completions import Assembler, new_completion_id
 from gateway.chat.usage import CACHE_WRITES, HOUR_WRITES, SHORT_WRITES, count_in, portion
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.parts.apis.dialects.messages.backend_replies import TEXT_CHARS
 from gateway.parts.apis.dialects.messages.too_long import in_anthropics_words
 from gateway.parts.apis.dialects.messages.turns import CallIds
+from gateway.parts.servers.normalised import STOPPED_BY
 
 _STOP: Final = {
     "stop": "end_turn",

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gateway.chat.normalised import STOPPED_BY, json_text
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.parts.apis.dialects.responses.backend import ResponsesRequest
@@ -28,6 +27,7 @@ from gateway.parts.apis.dialects.responses.reply import (
     sealed_details,
     usage_in,
 )
+from gateway.parts.servers.normalised import STOPPED_BY, json_text
 
 _NO_CHOICES: Final[list[Any]] = []
 

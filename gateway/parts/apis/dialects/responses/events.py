@@ -20,7 +20,6 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from gateway.chat.normalised import new_call_id
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.parts.apis.dialects.responses.items import (
@@ -46,6 +45,7 @@ from gateway.parts.apis.dialects.responses.response_object import (
     response_error,
     text_part,
 )
+from gateway.parts.servers.normalised import new_call_id
 
 _DELTA: Final = (
     b"event: response.output_text.delta\n"

@@ -22,7 +22,6 @@ from gateway.backends.http_backend import (
     SseReply,
     error_in_200,
     json_object,
-    translated_completion,
 )
 from gateway.dialects.native import native_body, without_billing_line
 from gateway.dialects.reasoning import Maker
@@ -31,6 +30,7 @@ from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, 
 from gateway.parts.apis.dialects.messages.markers import SystemTexts, add_markers
 from gateway.parts.apis.dialects.messages.models import facts_of_model
 from gateway.parts.servers.custom_tools import CustomCalls, as_functions
+from gateway.parts.servers.normalised import translated_completion
 from gateway.parts.servers.tool_names import ToolNames, plain_name, restore_names, with_names
 
 _MOST_HEADERS: Final = 64

@@ -11,7 +11,8 @@ import math
 from typing import Any, Final
 
 from gateway.backends.base import BackendRequest, BadStatus, Completion, InvalidReply, Response
-from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, json_object, translated_completion
+from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, json_object
+from gateway.parts.servers.normalised import translated_completion
 
 _LEAST: Final = 1e-9
 

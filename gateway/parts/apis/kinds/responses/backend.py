@@ -31,7 +31,6 @@ from gateway.backends.http_backend import (
     ReplyReader,
     SseReply,
     json_object,
-    translated_completion,
 )
 from gateway.dialects.native import Native, client_path, client_paths, lost_fields, native_body
 from gateway.dialects.reasoning import NOBODY, Maker
@@ -41,6 +40,7 @@ from gateway.parts.apis.dialects.responses.input_items import Unsupported
 from gateway.parts.apis.dialects.responses.reading import ENCRYPTED
 from gateway.parts.apis.dialects.responses.reply import NotAResponse, ReplyFailed, chat_answer
 from gateway.parts.apis.kinds.responses.one_instruction import with_one_instruction
+from gateway.parts.servers.normalised import translated_completion
 from gateway.parts.servers.system_text import names_of_systems, with_one_system
 from gateway.parts.servers.tool_names import ToolNames, restore_names, with_names
 

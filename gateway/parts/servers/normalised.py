@@ -14,21 +14,26 @@ Every backend does so with each reply and chunk where it enters, before anything
                       with a name, another name, or the same name after whole arguments begins a call; all else goes on
                       with the call of the same index or, without one, of the same id, or with the last
     id of a call      made where its first delta has none; said once, and its name too: clients join pieces of a text
+    content           as a list of texts: one text. Mistral's thinking models answer so, with parts of type `thinking`,
+                      whose texts are the reasoning
     name of a call    its pieces wait until it comes. One without a name and arguments is no call; one without a name
                       alone is an answer that failed
-    list of parts     as content: one text, where all parts are texts. Mistral's thinking models answer so: the texts of
-                      parts of type `thinking` are the reasoning
 """
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
+
+from gateway.backends.base import Completion
+from gateway.backends.http_backend import AnswerFailed
+from gateway.chat.completions import new_completion_id
+from gateway.chat.usage import standardise, usage_of
 
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
@@ -55,14 +60,7 @@ _LACK_A_MESSAGE: Final = frozenset({"length", "content_filter"})
 _NOTHING: Final = (None, "")
 _INNER: Final = (("function", "arguments"), ("custom", "input"))
 _MOST_CALLS: Final = 1024
-
-
-class AnswerFailed(Exception):
-    """A choice says that its server failed. `error` is the error object beside it, if there is one."""
-
-    def __init__(self, error: object) -> None:
-        super().__init__("the model's server ended its answer with an error")
-        self.error = error
+_THOUGHTS: Final = "reasoning_content"
 
 
 def finish_reason_of(word: object, unknown: str = "") -> str | None:
@@ -83,11 +81,6 @@ def json_text(value: object) -> str:
     if isinstance(value, str):
         return value
     return "{}" if value is None else orjson.dumps(value).decode()
-
-
-def new_completion_id() -> str:
-    """Return a new random id for an answer without one."""
-    return f"chatcmpl-{uuid.uuid4().hex}"
 
 
 def new_call_id() -> str:
@@ -266,7 +259,7 @@ class DeltaNormaliser:
         self.holds = False
         """Whether `end` has something to give."""
 
-    def mend(self, choices: Iterable[dict[str, Any]]) -> bool:
+    def mend(self, choices: list[dict[str, Any]]) -> bool:
         """Bring one chunk's choices into form, in place; return whether anything changed. Raises AnswerFailed."""
         changed = False
         for choice in choices:
@@ -421,9 +414,6 @@ def _as_text(holder: dict[str, Any], name: str) -> bool:
     return True
 
 
-_REASONING: Final = "reasoning_content"
-
-
 def join_parts(holder: dict[str, Any]) -> bool:
     """Join the content of a message or delta in place; return whether it was a list of parts with texts alone.
 
@@ -436,17 +426,31 @@ def join_parts(holder: dict[str, Any]) -> bool:
         if kind == "text" and isinstance(part.get("text"), str):
             said.append(part["text"])
         elif kind == "thinking":
-            thought.append(_text_of(part.get("thinking")))
+            thought.append(_thought_in(part.get("thinking")))
         else:
             return False
     holder["content"] = "".join(said)
-    if thought and not holder.get(_REASONING):
-        holder[_REASONING] = "".join(thought)
+    if thought and not holder.get(_THOUGHTS):
+        holder[_THOUGHTS] = "".join(thought)
     return True
 
 
-def _text_of(parts: Any) -> str:
+def _thought_in(parts: Any) -> str:
     if isinstance(parts, str):
         return parts
     listed = parts if isinstance(parts, list) else ()
     return "".join(str(part.get("text") or "") for part in listed if isinstance(part, dict))
+
+
+def translated_completion(value: dict[str, Any], model: str) -> Completion:
+    """Return the completion for one that was translated from another dialect, with missing members filled in.
+
+    Impossible token counts are dropped, because clients add them up.
+    """
+    normalise(value, model)
+    standardise(value)
+    usage = usage_of(value)
+    sound = value.get("usage") is None or (usage is not None and not usage.incomplete)
+    if usage is None and not sound:
+        value["usage"] = None
+    return Completion(orjson.dumps(value), value, sound, (), usage)

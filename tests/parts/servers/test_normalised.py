@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.normalised import AnswerFailed, DeltaNormaliser, finish_reason_of, json_text, normalise
+from gateway.backends.http_backend import AnswerFailed
+from gateway.parts.servers.normalised import DeltaNormaliser, finish_reason_of, json_text, normalise
 
 PARIS, ROME = '{"city": "Paris"}', '{"city": "Rome"}'
 

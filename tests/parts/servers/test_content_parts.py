@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.normalised import join_parts, normalise
+from gateway.parts.servers.normalised import join_parts, normalise
 
 THINKING = {"type": "thinking", "thinking": [{"type": "text", "text": "so"}]}
 SAID = {"type": "text", "text": "Rome."}
