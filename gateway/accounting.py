@@ -23,7 +23,7 @@ from policies.quantities import NANO
 from routing.load.limits import SpendBudget
 
 if TYPE_CHECKING:
-    from gateway.config.prices import Price
+    from gateway.chat.usage import Price
     from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
     from policies.model import Policy

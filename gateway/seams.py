@@ -82,9 +82,8 @@ if TYPE_CHECKING:
     from gateway.errors import ApiError
     from gateway.request.context import CallerLimits, RequestContext
     from gateway.steps import Steps
-    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.ledger import DecisionEncoder, Ledger
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.record import DecisionEncoder
     from gateway.telemetry.sink import Exporter, Redactor, Telemetry
     from gateway.telemetry.trace import Trace
     from gateway.tiers import Endpoint, Tier

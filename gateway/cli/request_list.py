@@ -25,8 +25,7 @@ from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.report import console_of_stdout, printable
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import is_record
+from gateway.telemetry.ledger import TRACES, is_record
 from policies.quantities import dollars, milliseconds
 
 Record = Mapping[str, Any]

@@ -26,6 +26,7 @@ from pydantic_core import PydanticKnownError
 
 from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.backends.server_forms import chat_forms
+from gateway.chat.usage import Price
 from gateway.config.addresses import is_loopback
 from gateway.config.notations import (
     BaseUrl,
@@ -38,7 +39,6 @@ from gateway.config.notations import (
     Size,
     Words,
 )
-from gateway.config.prices import Price
 from gateway.dialects.reasoning import Maker, maker_of
 from gateway.parts.standard import absent, kinds_of_backends, missing_for, module_of_kind, one, part_of_kind
 from policies.errors import Finding

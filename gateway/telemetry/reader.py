@@ -11,8 +11,7 @@ import orjson
 from cache.store.base import Store, StoreUnavailable
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback, Key
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import is_adjustment, is_record
+from gateway.telemetry.ledger import TRACES, is_adjustment, is_record
 
 _PAGE: Final = 50  # about 200 kB
 _TRIES: Final = 3

@@ -21,8 +21,7 @@ from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
 from policies.quantities import NANO
 
 if TYPE_CHECKING:
-    from gateway.telemetry.ledger import ChargeEntry, Ledger
-    from gateway.telemetry.record import DecisionEncoder
+    from gateway.telemetry.ledger import ChargeEntry, DecisionEncoder, Ledger
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""

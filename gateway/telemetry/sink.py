@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record import DecisionEncoder, ledger_blob
+from gateway.telemetry.ledger import DecisionEncoder, Ledger, ledger_blob
 from gateway.telemetry.record_writer import ChargedAccounts, RecordWriter
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 

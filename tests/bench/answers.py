@@ -56,8 +56,8 @@ from cache import shipped_cross_encoder
 from cache.store.base import NoStore
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.chat.usage import Price
 from gateway.config.backends import BackendConfig
-from gateway.config.prices import Price
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.datasets import read_pairs

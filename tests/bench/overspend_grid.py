@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from gateway.chat.usage import Usage
-from gateway.config.prices import Price
+from gateway.chat.usage import Price, Usage
 from gateway.parts.access.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
 from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases

@@ -30,8 +30,7 @@ from typing import Any
 from gateway.parts.reasons import details
 from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of
 from gateway.telemetry.trace import NO_PARENT, Trace
 from tests.bench.command import bench_parser

@@ -8,8 +8,7 @@ import orjson
 import pytest
 
 from gateway.accounting import PAYERS, Finalizer, HedgeBudgets, charge, cost, replayed, settle
-from gateway.chat.usage import Usage
-from gateway.config.prices import Price
+from gateway.chat.usage import Price, Usage
 from gateway.telemetry import names
 from gateway.telemetry.ledger import SHADOW, Ledger
 from gateway.telemetry.trace import Hop, Trace

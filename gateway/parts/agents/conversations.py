@@ -24,8 +24,8 @@ from routing.cascade import REJECTED
 from routing.decide import TierCost, clause_of
 
 if TYPE_CHECKING:
+    from gateway.chat.usage import Price
     from gateway.config.backends import BackendConfig
-    from gateway.config.prices import Price
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import CallAccount, Ledger
     from gateway.telemetry.trace import Trace

@@ -20,8 +20,7 @@ import orjson
 from gateway.parts.measures import label
 from gateway.parts.recorder.decision_record import named
 from gateway.telemetry import feedback
-from gateway.telemetry.ledger import HELD, TRACES, ending_of
-from gateway.telemetry.record import is_record, without_hops
+from gateway.telemetry.ledger import HELD, TRACES, ending_of, is_record, without_hops
 from routing.features import FURTHER
 
 Row = dict[str, Any]

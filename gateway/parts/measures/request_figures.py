@@ -17,8 +17,8 @@ from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger, is_beside,
 from policies.quantities import OF_STAGES
 
 if TYPE_CHECKING:
+    from gateway.chat.usage import Price
     from gateway.config.policy_reload import Policies
-    from gateway.config.prices import Price
     from gateway.telemetry.trace import Trace
     from gateway.tiers import Tier
     from policies.model import Policy, Slo

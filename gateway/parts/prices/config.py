@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, Literal
 
+from gateway.chat.usage import Price
 from gateway.config.backends import PROXIED, BackendConfig, is_hosted_alone, retirement
 from gateway.config.environment import Environ
 from gateway.config.notations import OptionalPath
-from gateway.config.prices import Price
 from gateway.config.resolver import Resolver
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections

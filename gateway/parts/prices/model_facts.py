@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import Field
 
-from gateway.config.prices import Price
+from gateway.chat.usage import Price
 from policies.quantities import read_duration
 from policies.validation import Seconds, Section, Whole, validate
 from policies.yaml_source import read_yaml

@@ -33,8 +33,7 @@ from gateway.parts.rollout.report import canary_report, details_of, evaluation_r
 from gateway.parts.rollout.shadow_figures import ShadowFigures
 from gateway.parts.rollout.trial import SETTLE_S, Trial, ttft_of
 from gateway.telemetry import feedback
-from gateway.telemetry.ledger import SHADOW, TRACES
-from gateway.telemetry.record import is_record
+from gateway.telemetry.ledger import SHADOW, TRACES, is_record
 from policies.errors import ConfigError
 from policies.model import Rules
 from policies.quantities import write_share

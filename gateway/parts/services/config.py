@@ -7,9 +7,9 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import model_validator
 
+from gateway.chat.usage import Dollars
 from gateway.config.backends import Keyed
 from gateway.config.notations import BaseUrl, Count, Name, Positive, Size
-from gateway.config.prices import Dollars
 from gateway.config.resolver import Resolver
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections

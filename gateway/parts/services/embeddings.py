@@ -23,8 +23,7 @@ from cache.store.base import StoreUnavailable
 from gateway.accounting import charge, settle
 from gateway.backends.base import BackendError, BadStatus, InvalidReply, Saturated, Truncated, Unreachable
 from gateway.cascade.client_errors import exhausted
-from gateway.chat.usage import Usage, count_in
-from gateway.config.prices import Price
+from gateway.chat.usage import Price, Usage, count_in
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
 from gateway.off_loop import off_loop

@@ -11,8 +11,7 @@ from rich.console import Console
 from gateway.cli.commands.trace import draw
 from gateway.cli.request_list import draw_list
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.requests_made import escalated, failed
 

@@ -13,8 +13,7 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.telemetry.ledger import TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed

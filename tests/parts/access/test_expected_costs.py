@@ -12,7 +12,7 @@ import pytest
 
 from gateway.accounting import HedgeBudgets
 from gateway.cascade.runner import CascadeRunner
-from gateway.config.prices import Price
+from gateway.chat.usage import Price
 from gateway.dialects.native import Native
 from gateway.errors import Forbidden
 from gateway.parts.access.admission import Holding, QuotaAdmission

@@ -15,8 +15,7 @@ from gateway.parts.access.keys.registry import KeyRegistry
 from gateway.parts.access.quotas.terms import Terms
 from gateway.parts.hit_audits.audit import Audits
 from gateway.telemetry import names
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.requests_made import escalated
 from tests.parts.access.keys.conftest import WHY, registry, server, store
 from tests.parts.access.test_keys_of_store import gateway, made

@@ -17,8 +17,7 @@ from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import names
-from gateway.telemetry.ledger import TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 
 CONFIG = """

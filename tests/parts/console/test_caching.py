@@ -28,8 +28,7 @@ from gateway.parts.hit_audits.observations import Label
 from gateway.parts.hit_audits.published import PUBLISHED
 from gateway.parts.reasons.details import complete
 from gateway.telemetry import feedback, names
-from gateway.telemetry.ledger import TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.cache.samples import Facts, answer, body, policy
 from tests.gateway.telemetry.conftest import server, store

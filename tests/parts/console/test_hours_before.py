@@ -14,8 +14,7 @@ from gateway.parts.console.hours_before import PeriodSums, compared_hours, gone,
 from gateway.parts.console.standing import StandingMark
 from gateway.parts.console.surface_counts import BUCKETS
 from gateway.parts.recorder.decision_record import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, CallAccount
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, CallAccount, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.parts.console.test_app import console

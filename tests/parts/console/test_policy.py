@@ -21,8 +21,7 @@ from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.recorder.decision_record import DecisionRecorder
-from gateway.telemetry.ledger import TRACES, CallAccount
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, CallAccount, ledger_blob
 from policies.loader import SHIPPED, read_policy
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

@@ -19,8 +19,7 @@ from gateway.parts.console.filters import Filter
 from gateway.parts.console.views.requests import newer_than
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.ledger import TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.parts.console.consoles import console as recorded

@@ -13,8 +13,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.console.surface_counts import CHANGES, versions
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.ledger import TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 

@@ -19,8 +19,7 @@ from gateway.parts.console.usage_range import UsageRange
 from gateway.parts.console.views.usage import UsageView
 from gateway.parts.ledger.live import LiveArchive
 from gateway.telemetry import names
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.consoles import console

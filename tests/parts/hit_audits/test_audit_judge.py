@@ -13,8 +13,8 @@ from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, Completion, EventStream, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.chat.usage import Price
 from gateway.config.backends import BackendConfig
-from gateway.config.prices import Price
 from gateway.parts.hit_audits.audit_judge import AuditJudge
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint

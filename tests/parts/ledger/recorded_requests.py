@@ -11,8 +11,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.recorder.decision_record import DecisionRecorder
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import RecordedDecision, Trace
 from policies.loader import read_policy
 from policies.model import Policy

@@ -21,8 +21,7 @@ from gateway.parts.measures.label import PairLabel
 from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import TRACES, CallAccount, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.redis_script import scripted_redis

@@ -17,8 +17,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.telemetry import feedback
 from gateway.telemetry.feedback import Feedback
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.gateway import environment

@@ -17,8 +17,7 @@ from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.query import QueryError
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.trace import new_request_id
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

@@ -14,8 +14,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.telemetry.ledger import TRACES
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, LocalStore, local_store
 

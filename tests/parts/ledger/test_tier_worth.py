@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.config.prices import Price
+from gateway.chat.usage import Price
 from gateway.parts.access.budget_steering import MeasuredCaps, measured_cap
 from gateway.parts.ledger.keeper import Keeper
 from gateway.parts.ledger.tier_worth import tier_worth

@@ -24,8 +24,7 @@ from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.parts.ledger.columns import REQUESTS
 from gateway.parts.ledger.folder import TableFiles
 from gateway.telemetry import names
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, SHADOW, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.access.keys.test_budgets import spend

@@ -6,9 +6,8 @@ from typing import Any, cast
 import pytest
 
 from gateway.accounting import Finalizer, HedgeBudgets, charge, replayed, settle
-from gateway.chat.usage import Usage
+from gateway.chat.usage import Price, Usage
 from gateway.config.policy_reload import PolicyReloader
-from gateway.config.prices import Price
 from gateway.parts.measures.request_figures import RequestFigures
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger, answered

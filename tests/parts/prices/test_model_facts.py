@@ -9,11 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.chat.usage import Usage
+from gateway.chat.usage import Price, Usage
 from gateway.cli.main import main
 from gateway.config.backends import BackendConfig, retirement
 from gateway.config.loader import load_deployment
-from gateway.config.prices import Price
 from gateway.parts.prices.model_facts import HostedModel, prior_of, shipped_facts
 from gateway.parts.prices.price_map import facts_from_price_map
 from policies.errors import ConfigError

@@ -26,8 +26,7 @@ from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.quotas.accounts import MARK, Account, OwnerAccounts, window_of
 from gateway.parts.access.quotas.terms import NO_TERMS, Budget, OwnerKind, Per, Terms
 from gateway.parts.access.settled_change import settled_change
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, ADJUSTMENT, TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from policies.quantities import NANO
 

@@ -14,8 +14,7 @@ from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.leases import freed
 from gateway.telemetry import names
-from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.record import ledger_blob
+from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.record_writer import appended, number_key
 from gateway.telemetry.trace import Trace
 from policies.quantities import NANO

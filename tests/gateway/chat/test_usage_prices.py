@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.chat.usage import Usage, usage_of
-from gateway.config.prices import LongContext, Price, ServiceTierPrice
+from gateway.chat.usage import LongContext, Price, ServiceTierPrice, Usage, usage_of
 
 PRICE = Price(
     input=2,
