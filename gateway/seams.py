@@ -55,6 +55,7 @@ from gateway.parts.standard import every, missing_for, one
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
 
     from fastapi import APIRouter, FastAPI
     from pydantic import SecretStr
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from gateway.caller import Caller
     from gateway.cascade.protocols import AnswerVerifier, ConversationAdvisor, StreamSuccessor
     from gateway.cascade.router import Router
+    from gateway.config.launch import Launch
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
@@ -479,6 +481,19 @@ def shared_metrics(workers: int) -> AbstractContextManager[Callable[[int], None]
     Entering it raises CannotServe.
     """
     return nullcontext(lambda _: None)
+
+
+@one("workers")
+def serve_by_workers(
+    launch: Launch, deployment: Deployment, listening: list[socket.socket], lost: Callable[[int], None]
+) -> int:
+    """Serve in several processes until a signal; return the exit code. `lost` is told of each that ended by itself.
+
+    Raises CannotServe.
+    """
+    from gateway.config.launch import CannotServe
+
+    raise CannotServe(missing_for("workers", f"--workers {launch.workers}"))
 
 
 @one("otlp")

@@ -1,15 +1,14 @@
 """Hold the command-line settings of a gateway, and load its deployment and policies from them.
 
-The commands make a Launch from their flags; the server passes it as text to its workers, which are spawned processes.
+The commands make a Launch from their flags.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -95,17 +94,6 @@ class Launch:
             {kind: tuple(names) for part in sections_of_parts() for kind, names in part.named(deployment).items()},
             _kind_of(deployment.cross_encoder_folder),
         )
-
-    def to_text(self) -> str:
-        """Return the settings as JSON text, for an environment variable of the workers."""
-        return orjson.dumps(asdict(self), default=str).decode()
-
-    @classmethod
-    def from_text(cls, text: str) -> Launch:
-        """Return the settings that `to_text` wrote."""
-        fields: dict[str, Any] = orjson.loads(text)
-        paths = {name: Path(fields[name]) for name in ("config", "policies") if fields[name] is not None}
-        return cls(**{**fields, **paths})
 
 
 def _kind_of(cross_encoder: Path | None) -> CrossEncoderKind:

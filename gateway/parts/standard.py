@@ -212,6 +212,7 @@ PARTS: Final = (
     StandardPart("heads", "how likely an answer is right", (), provides=("heads",)),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
+    StandardPart("workers", "several processes", (), provides=("workers",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
     StandardPart("servers", "what servers want or say otherwise", (), provides=("servers", "tasks")),
     StandardPart(

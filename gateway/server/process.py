@@ -20,7 +20,6 @@ from types import FrameType
 from typing import Final
 
 import uvicorn
-from uvicorn.supervisors.multiprocess import Process
 
 from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import Listener
@@ -97,24 +96,3 @@ class Server(uvicorn.Server):
     def _cut_off(self) -> None:
         for task in list(self.server_state.tasks):
             task.cancel()
-
-
-class Worker(Process):
-    """A uvicorn worker process that serves with `Server`.
-
-    A spawned worker imports this file before it can answer its supervisor, and the application, which takes longer,
-    after that.
-    """
-
-    def start(self) -> None:
-        """Start the process. Its end then ends the pipe of the health check, so that nobody waits for an answer."""
-        super().start()
-        self.child_conn.close()
-
-    @property
-    def server(self) -> Server:
-        """The worker process's server, created on first use."""
-        if self._server is None:
-            self._server = Server(self.config)
-        assert isinstance(self._server, Server)  # noqa: S101  (nobody else makes one)
-        return self._server

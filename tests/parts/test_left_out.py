@@ -252,6 +252,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         asked: dict[str, tuple[str, object]] = {kind: ("fleet", {kind: {}}) for kind in ("auth", "http")}
         asked |= {"rename": ("servers", {"rename": {"max_tokens": "limit"}}), "omit": ("servers", {"omit": ["seed"]})}
         asked |= {"roles": ("servers", {"roles": "one_system"})}
+        asked |= {"warm.keep": ("servers", {"warm": {"after": "5m", "ttft": "1s", "keep": True}})}
         asked |= {kind: (part.name, {"kind": kind}) for part in PARTS for kind in part.kinds}
         for key, (_, keys) in asked.items():
             own = config(upstream.url, None, store.url)
@@ -319,6 +320,14 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
         ("ledger judge gateway console\n", ""),
         ("gateway\n", ""),
     ]
+
+
+def test_several_processes_are_refused_without_their_part(copy: Copy, tmp_path: Path) -> None:
+    write_deployment(tmp_path, config(f"http://127.0.0.1:{free_port()}/v1", None, None, port=free_port()))
+    with copy.without("workers"):
+        (ran,) = copy.run([["serve", "--workers", "2", "--config", str(tmp_path / "tierline.yaml")]])
+    assert "tierline: --workers 2 needs the part workers, which is not installed: pip install tierline" in ran.err
+    assert ran.code == 2
 
 
 def test_a_program_is_told_what_the_gateway_inside_it_needs(copy: Copy) -> None:

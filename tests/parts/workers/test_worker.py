@@ -8,7 +8,7 @@ from socket import socket
 
 import uvicorn
 
-from gateway.server.process import Worker
+from gateway.parts.workers.worker import Worker
 
 
 class _EndsAsked(Worker):
@@ -21,7 +21,7 @@ class _EndsAsked(Worker):
 
 def test_the_end_of_a_worker_is_noticed_at_once() -> None:
     """And not when the time for its answer is over: until then nobody would take its place, or stop the gateway."""
-    worker = _EndsAsked(uvicorn.Config("gateway.server.server:worker", log_config=None), [])
+    worker = _EndsAsked(uvicorn.Config("gateway.parts.workers.supervisor:worker", log_config=None), [])
     worker.start()
     began = time.monotonic()
     assert not worker.is_alive(timeout=60)
