@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,6 @@ def variables_in(text: object) -> list[str]:
         return []
     inside = (_INSIDE.match(reference[1]) for reference in _REFERENCE.finditer(text) if reference[1] is not None)
     return [match[1] for match in inside if match]
-
-
-def referred_to(value: object) -> Iterator[str]:
-    """Yield the names of the variables that a value of the file, and all in it, refer to."""
-    if isinstance(value, dict | list):
-        for item in value.values() if isinstance(value, dict) else value:
-            yield from referred_to(item)
-    else:
-        yield from variables_in(value)
 
 
 def secret_from_env(name: str, environ: Environ, least: int = 1) -> SecretStr | None:

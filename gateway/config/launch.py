@@ -6,7 +6,6 @@ The commands make a Launch from their flags.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,9 +13,8 @@ import orjson
 
 from gateway.config.addresses import is_loopback
 from gateway.config.backends import BackendConfig, TierConfig
-from gateway.config.environment import Environ, referred_to
-from gateway.config.loader import POLICY_SOURCE, STORE_URL, default_config, load_deployment
-from gateway.config.resolver import LOCAL_KEY
+from gateway.config.environment import Environ
+from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
 from policies.errors import InvalidContent
@@ -64,24 +62,6 @@ class Launch:
         if not reads and deployment.keyless and not deployment.access.keyless and not is_loopback(deployment.host):
             raise InvalidContent([read_yaml(self.config_file).problem(("host",), _open(deployment.host))])
         return deployment
-
-    def without_keys(
-        self, deployment: Deployment, environ: Environ, needed: Collection[str | None] = ()
-    ) -> dict[str, str]:
-        """Return the variables by which a process that calls no backend loads the same deployment.
-
-        They are those that the file refers to (`${VAR}`), and the keys named in `needed`. Instead of every other key
-        that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
-        """
-        admin = deployment.admin_place
-        names = {LOCAL_KEY, admin.key_env if admin is not None else None}
-        names.update(backend.key_env for backend in deployment.backends)
-        for sections in sections_of_parts():
-            names.update(server.key_env for _, server in sections.servers(deployment))
-        names.update(deployment.client_variables)
-        stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
-        shown = {*referred_to(read_yaml(self.config_file).value), *needed, STORE_URL, POLICY_SOURCE}
-        return stand_ins | {name: value for name, value in environ.items() if name in shown}
 
     def policy_source(self, deployment: Deployment) -> PolicySource:
         """Return the source of that deployment's policies, without reading them yet."""

@@ -25,10 +25,6 @@ _SHARE: Final = 0.01
 """Largest share of one CPU core for checking unchanged files."""
 
 
-class NoSuchVersion(Exception):
-    """There is no such version of a policy here, or it does not fit the deployment; the message says which."""
-
-
 class Policies(Protocol):
     """Where a worker's policies come from: files (`PolicyReloader`) or the store, by the seam `policies`."""
 
@@ -52,9 +48,6 @@ class Policies(Protocol):
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
-
-    async def version(self, surface: str, prefix: str) -> Policy:
-        """Return the version of a surface's policy that begins so. Raises NoSuchVersion and StoreUnavailable."""
 
     def assigned(
         self, live: Policy, headers: Mapping[bytes, bytes], tenant: str, session: str
@@ -100,17 +93,6 @@ class PolicyReloader:
 
     async def start(self) -> None:
         """Do nothing: the files were read when this was made."""
-
-    async def version(self, surface: str, prefix: str) -> Policy:
-        """Return the version in force if it begins so: files keep no other. Raises NoSuchVersion."""
-        policy = self.current.by_surface.get(surface)
-        if policy is None or not policy.version.startswith(prefix):
-            there = "none" if policy is None else policy.label
-            raise NoSuchVersion(
-                f"{surface} has no version {prefix!r} here; policies come from files, which keep the one in force "
-                f"alone ({there}). With `policies: {{source: store}}` every version that was applied is kept"
-            )
-        return policy
 
     def assigned(
         self, live: Policy, headers: Mapping[bytes, bytes], tenant: str, session: str

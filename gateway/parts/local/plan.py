@@ -6,16 +6,18 @@ Mistakes that a user can make are found here, before the first process is starte
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gateway.config.addresses import open_store
 from gateway.config.backends import LOCAL_URL, TierConfig
+from gateway.config.environment import Environ, variables_in
 from gateway.config.launch import Launch
-from gateway.config.loader import LOCAL_CONTEXT
+from gateway.config.loader import LOCAL_CONTEXT, POLICY_SOURCE, STORE_URL
 from gateway.config.resolver import LOCAL_KEY
 from gateway.config.schema import Deployment
+from gateway.config.sections import sections_of_parts
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.parts.local.child import Child, ChildSpec
@@ -29,6 +31,7 @@ from gateway.parts.local.store_child import NAME as STORE
 from gateway.parts.local.store_child import store_child
 from gateway.parts.standard import part_missing_for
 from gateway.seams import ConsolePlace, archive_folder, console_place, keeps_archive
+from policies.yaml_source import read_yaml
 
 EMBEDDED = "embedded Valkey"
 
@@ -62,7 +65,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
             # Headers, confidence heads and stored answers use this name, so it has to be the served model's.
             _, extra_env["TIERLINE_LOCAL_MODEL"] = find_gguf(local_model.gguf)
     store_url = deployment.store.url or extra_env["TIERLINE_STORE_URL"]
-    known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env})
+    known = extra_env | without_keys(launch, deployment, {**os.environ, **extra_env})
     roles = Roles(launch, state, store_url, archive_folder(deployment) or state.path / "ledger", known)
     if keeps_archive(deployment):
         specs.append(roles.keeper())
@@ -73,7 +76,7 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
     if (place := console_place(deployment)) is not None:
         at = _console_listen(place if console_port is None else place._replace(port=console_port))
         console_url = at.url
-        known = extra_env | launch.without_keys(deployment, {**os.environ, **extra_env}, place.secrets)
+        known = extra_env | without_keys(launch, deployment, {**os.environ, **extra_env}, place.secrets)
         specs.append(replace(roles, known=known).console(at, place.gateway or listen.url))
     deployment = launch.deployment({**os.environ, **extra_env})  # as the gateway will read it
     local_base_url = extra_env.get(LOCAL_URL)
@@ -166,3 +169,31 @@ async def _store_state(url: str, ready: Mapping[str, bool], state: StateFolder) 
     finally:
         await store.aclose()
     return f"ready: {where}" + (f", a cluster of {nodes} nodes" if nodes > 1 else "")
+
+
+def without_keys(
+    launch: Launch, deployment: Deployment, environ: Environ, needed: Collection[str | None] = ()
+) -> dict[str, str]:
+    """Return the variables by which a process that calls no backend loads the same deployment.
+
+    They are those that the file refers to (`${VAR}`), and the keys named in `needed`. Instead of every other key
+    that the deployment names and has, there is a text that says so: whether it is set decides which tiers exist.
+    """
+    admin = deployment.admin_place
+    names = {LOCAL_KEY, admin.key_env if admin is not None else None}
+    names.update(backend.key_env for backend in deployment.backends)
+    for sections in sections_of_parts():
+        names.update(server.key_env for _, server in sections.servers(deployment))
+    names.update(deployment.client_variables)
+    stand_ins = {name: f"{name}-is-known-to-the-gateway-alone" for name in names if name and environ.get(name)}
+    shown = {*_referred_to(read_yaml(launch.config_file).value), *needed, STORE_URL, POLICY_SOURCE}
+    return stand_ins | {name: value for name, value in environ.items() if name in shown}
+
+
+def _referred_to(value: object) -> Iterator[str]:
+    """Yield the names of the variables that a value of the file, and all in it, refer to."""
+    if isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _referred_to(item)
+    else:
+        yield from variables_in(value)

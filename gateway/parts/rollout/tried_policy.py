@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from cache.store.base import StoreUnavailable
-from gateway.config.policy_reload import NoSuchVersion
 from gateway.errors import Forbidden, InvalidRequest, NotFound, Overloaded, retry_after
+from gateway.parts.rollout.registry.follower import NoSuchVersion, PolicyFollower
 from gateway.request.options import TRY
 
 if TYPE_CHECKING:
@@ -47,9 +47,18 @@ async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Call
         message = f"{_NAME} is live, candidate, or the first 4 or more hex digits of a policy's version."
         raise InvalidRequest(message, code="unsupported_value", param=_NAME)
     try:
-        return await policies.version(live.surface, wanted)
+        if isinstance(policies, PolicyFollower):
+            return await policies.version(live.surface, wanted)
     except NoSuchVersion as error:
         raise NotFound(f"{error}.", code="version_not_found", param=_NAME) from None
     except StoreUnavailable as down:
         message = f"That version cannot be read now: the store does not answer ({down.reason})."
         raise Overloaded(message, headers=retry_after(1)) from None
+    if not live.version.startswith(wanted):
+        raise NotFound(
+            f"{live.surface} has no version {wanted!r} here; policies come from files, which keep the one in force "
+            f"alone ({live.label}). With `policies: {{source: store}}` every version that was applied is kept.",
+            code="version_not_found",
+            param=_NAME,
+        )
+    return live

@@ -9,6 +9,7 @@ import pytest
 from gateway.config.backends import retirement
 from gateway.config.launch import Launch
 from gateway.config.loader import load_deployment
+from gateway.parts.local.plan import without_keys
 from gateway.parts.prices.model_facts import shipped_facts
 from gateway.parts.prices.providers import Provider, known_providers
 
@@ -79,7 +80,7 @@ def test_a_process_without_keys_sees_the_same_tier() -> None:
     """The ledger and the console, which get no key, load the deployment that the gateway does."""
     environ = {"ANTHROPIC_API_KEY": KEY, "GROQ_API_KEY": KEY}
     deployment = load_deployment(None, environ)
-    known = Launch().without_keys(deployment, environ)
+    known = without_keys(Launch(), deployment, environ)
     assert KEY not in known.values()
     (hosted,) = load_deployment(None, known).tiers[1].backends
     assert (hosted.kind, hosted.model, hosted.configured) == ("anthropic", "claude-haiku-5-5", True)

@@ -25,7 +25,6 @@ from typing import Final
 
 from cache.store.base import StoreUnavailable
 from gateway.caller import bearer_key
-from gateway.config.policy_reload import NoSuchVersion
 from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry import last_good
@@ -45,6 +44,10 @@ _UNHEARD_S: Final = 10.0
 """Time without the store after which candidates stop serving here: no judge could take them back."""
 _START_S: Final = 2.0
 """How long a start waits for the store before it takes the set that the state folder keeps, or the files."""
+
+
+class NoSuchVersion(Exception):
+    """There is no such version of a policy here, or it does not fit the deployment; the message says which."""
 
 
 class PolicyFollower:
