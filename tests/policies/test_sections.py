@@ -9,8 +9,8 @@ from typing import Annotated, ClassVar
 import pytest
 from pydantic import Field
 
+from gateway.parts.lint.difference import difference
 from gateway.parts.lint.rules import faults, lint
-from gateway.parts.rollout.difference import difference
 from gateway.parts.standard import PARTS
 from policies import ADDED
 from policies.errors import ConfigError, Finding

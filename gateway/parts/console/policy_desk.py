@@ -32,9 +32,10 @@ from gateway.parts.console.thresholds import (
     with_earlier,
 )
 from gateway.parts.lab.policy_tests.format import SUFFIXES
+from gateway.parts.lint.difference import difference
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.rollout import own_command
-from gateway.parts.rollout.difference import difference, unguarded_quality
+from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.stored_policies import StoredPolicies
 from policies.errors import ConfigError
 from policies.loader import policy_files, read_policy
@@ -123,7 +124,7 @@ class PolicyDesk:
             thresholds = with_earlier(thresholds, _thresholds(old, recorded))
         more = against_record(edited.policy, edited.document, recorded) if edited.policy and edited.document else []
         if edited.policy and edited.document and old.policy and not same:
-            unguarded = unguarded_quality(difference(old.policy, edited.policy), edited.policy)
+            unguarded = RolloutSections.unguarded_quality(difference(old.policy, edited.policy).paths, edited.policy)
             edited = edited if unguarded is None else edited.with_problem(edited.document.locate(unguarded))
         return {
             "findings": edited.findings(more), "valid": edited.policy is not None,

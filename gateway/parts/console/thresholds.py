@@ -18,7 +18,7 @@ import orjson
 
 from gateway.parts.console.records import Records
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
-from gateway.parts.lab.evidence import BINS, FirstTokens, Histogram, LintEvidence, lint_against
+from gateway.parts.lab.evidence import lint_rows
 from gateway.parts.lint.outcomes import constants_by_name
 from gateway.parts.recorder.decision_record import input_of
 from gateway.telemetry import names
@@ -27,8 +27,7 @@ from policies.expression import OTHERWISE, Expression
 from policies.model import ROUTE_VALUES, Policy
 from policies.quantities import OF_STAGES, percent, write_duration
 from policies.yaml_source import Document
-from routing.confidence.judge import CALIBRATED
-from routing.decide import DecisionInput, start_by_rules, values_for
+from routing.decide import DecisionInput, values_for
 
 MOST: Final = 1000
 """Most requests, the newest, that are looked at."""
@@ -133,7 +132,7 @@ def thresholds_of(policy: Policy, document: Document, recorded: RecordedRequests
 
 def against_record(policy: Policy, document: Document, recorded: RecordedRequests) -> list[Problem]:
     """Return what does not fit these requests, as `tierline policy lint --since` tells it, but for `cache.never`."""
-    return [document.locate(finding) for finding in lint_against(policy, _evidence(policy, recorded))]
+    return [document.locate(finding) for finding in lint_rows(policy, recorded.rows, recorded.inputs)]
 
 
 def with_earlier(edited: Sequence[Threshold], before: Sequence[Threshold]) -> list[Threshold]:
@@ -338,31 +337,3 @@ def _of_hops(recorded: RecordedRequests, column: str) -> list[float]:
             if isinstance(number, int | float) and not isinstance(number, bool):
                 found.append(float(number))
     return found
-
-
-def _evidence(policy: Policy, recorded: RecordedRequests) -> LintEvidence:
-    """Return these requests as `lint_against` reads them. What kept them out of the cache is not looked at."""
-    scores: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
-    first: dict[str, list[float]] = {}
-    for row in recorded.rows:
-        for call in row["calls"] or ():
-            tier, confidence, basis = call["tier"], call["confidence"], call["basis"]
-            if confidence is not None and (basis in CALIBRATED or basis in _UNCALIBRATED):
-                counts = scores[basis in CALIBRATED].setdefault(tier, [0] * BINS)
-                counts[min(BINS - 1, int(confidence * BINS))] += 1
-            if call["ttft_ms"] is not None:
-                first.setdefault(tier, []).append(call["ttft_ms"] / 1000)
-    started = Counter(
-        start_by_rules(policy, given.difficulty, given.features, given.budget_s)[0] for given in recorded.inputs
-    )
-    calibrated, uncalibrated = (
-        {tier: Histogram(tuple(counts)) for tier, counts in scores[kind].items()} for kind in (True, False)
-    )
-    tokens = {tier: _first_tokens(sorted(times)) for tier, times in first.items()}
-    with_tools = sum(given.features.has_tools for given in recorded.inputs)
-    return LintEvidence(len(recorded.inputs), with_tools, started, calibrated, uncalibrated, tokens)
-
-
-def _first_tokens(ordered: Sequence[float]) -> FirstTokens:
-    last = len(ordered) - 1
-    return FirstTokens(len(ordered), ordered[last // 2], ordered[last * 95 // 100])

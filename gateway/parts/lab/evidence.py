@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,13 @@ from policies.expression import OTHERWISE
 from policies.model import Policy, Rules
 from policies.quantities import write_duration
 from routing.confidence.judge import CALIBRATED
-from routing.decide import start_by_rules
+from routing.decide import DecisionInput, start_by_rules
 
 if TYPE_CHECKING:
     import duckdb
 
 BINS: Final = 100
+_OTHER_SCORES: Final = frozenset({"logprob", "judge", "agreement"})
 _ENOUGH_SCORES: Final = 50
 _ENOUGH_REQUESTS: Final = 100
 _ENOUGH_FOR_NEVER: Final = 1000
@@ -283,3 +285,33 @@ def _never(policy: Rules, evidence: LintEvidence) -> Iterator[Finding]:
             yield Finding(
                 at, message, "T805", "narrow it, or leave out `exact` and `semantic`: they serve hardly anybody"
             )
+
+
+def lint_rows(policy: Policy, rows: Sequence[Mapping[str, Any]], inputs: Sequence[DecisionInput]) -> Iterator[Finding]:
+    """Yield what does not fit recorded requests, and what those of them that were routed were decided by.
+
+    What kept them out of the cache is not looked at.
+    """
+    scores: dict[bool, dict[str, list[int]]] = {True: {}, False: {}}
+    first: dict[str, list[float]] = {}
+    for row in rows:
+        for call in row["calls"] or ():
+            tier, confidence, basis = call["tier"], call["confidence"], call["basis"]
+            if confidence is not None and (basis in CALIBRATED or basis in _OTHER_SCORES):
+                counts = scores[basis in CALIBRATED].setdefault(tier, [0] * BINS)
+                counts[min(BINS - 1, int(confidence * BINS))] += 1
+            if call["ttft_ms"] is not None:
+                first.setdefault(tier, []).append(call["ttft_ms"] / 1000)
+    started = Counter(start_by_rules(policy, given.difficulty, given.features, given.budget_s)[0] for given in inputs)
+    calibrated, uncalibrated = (
+        {tier: Histogram(tuple(counts)) for tier, counts in scores[kind].items()} for kind in (True, False)
+    )
+    tokens = {tier: _first_tokens(sorted(times)) for tier, times in first.items()}
+    with_tools = sum(given.features.has_tools for given in inputs)
+    evidence = LintEvidence(len(inputs), with_tools, started, calibrated, uncalibrated, tokens)
+    yield from lint_against(policy, evidence)
+
+
+def _first_tokens(ordered: Sequence[float]) -> FirstTokens:
+    last = len(ordered) - 1
+    return FirstTokens(len(ordered), ordered[last // 2], ordered[last * 95 // 100])

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import orjson
 
+from cache.store.base import Append
 from gateway.telemetry.reader import entries
 
 if TYPE_CHECKING:
@@ -93,6 +94,15 @@ class PairLabel:
     Such a label says nothing of tiers: classifier, embedder, vector and counts are empty.
     """
 
+    @staticmethod
+    def conversation_of(session: str) -> int:
+        """Return what the labels of a session with this name share."""
+        return int(session[:8] or "0", 16)
+
+    def append(self, keep: int) -> Append:
+        """Return the command that appends it to the stream, which keeps so many."""
+        return Append(LABELS, self.encode(), keep)
+
     def encode(self) -> bytes:
         """Return the bytes to append to the stream."""
         fields = {name: getattr(self, name) for name in self.__slots__}
@@ -112,11 +122,6 @@ def of_served(fields: Mapping[str, Any]) -> float:
     """Return how adequate a decoded label says that the answer is that the client got."""
     served = fields["small"] if fields["small"]["served"] else fields["strong"]
     return float(served["adequate"])
-
-
-def session_label(session: str) -> int:
-    """Return what the labels of a session with this name share."""
-    return int(session[:8] or "0", 16)
 
 
 def packed_vector(vector: Any) -> str:

@@ -23,14 +23,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from cache.store.base import Append, StoreUnavailable
+from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
 from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, packed_evidence, packed_vector, session_label
+from gateway.parts.measures.label import LabelledReply, PairLabel, packed_evidence, packed_vector
 from gateway.parts.measures.own_call import call_model, is_quiet
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections
@@ -266,7 +266,7 @@ class Comparer:
         small, strong = (other_answer, mine) if is_strong else (mine, other_answer)
         label = await self._label(drawn, verdict, judge.config.model, judge_usd, small, strong)
         try:
-            await self._store.apply([Append(LABELS, label.encode(), self._keep)])
+            await self._store.apply([label.append(self._keep)])
         except StoreUnavailable:
             return "store", spent, judge_usd
         return verdict.better, spent, judge_usd
@@ -309,7 +309,7 @@ class Comparer:
             drawn.policy.surface,
             drawn.policy.label,
             time.time(),
-            session_label(drawn.session),
+            PairLabel.conversation_of(drawn.session),
             verdict.better,
             verdict.agreed,
             judge,

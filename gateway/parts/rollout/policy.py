@@ -6,19 +6,27 @@ answered twice and judged, and for how much money.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.parts.lint.signed import Delay, Fall, Rise
-from policies.errors import Edit, Finding
+from policies.errors import Edit, Finding, dotted
 from policies.loader import Sticky
 from policies.misfits import no_such
 from policies.model import Fits, Policy, Rules
 from policies.quantities import read_number
 from policies.sections import PolicySections
 from policies.validation import Seconds, Section, Share, Whole
+
+_MOVE_QUALITY: Final = (
+    ("tiers",), ("tier_fields",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
+    ("escalate", "no_signal"), ("escalate", "agreement"),
+    ("escalate", "stream", "hold_tokens"), ("escalate", "stream", "hold_max"), ("escalate", "max_attempts"),
+    ("slo", "deadline"), ("slo", "total"), ("cache", "semantic"), ("output",),
+)  # fmt: skip
+"""Keys that decide which model's answer is served, or how much of it."""
 
 
 class Guard(Section):
@@ -154,6 +162,25 @@ class RolloutSections(PolicySections):
             )
             mend = "name a backend of another model, in a tier that this surface does not use"
             yield Finding(at, message, "T714", mend, (Edit(("learn",)),))
+
+    @classmethod
+    def unguarded_quality(cls, changed: Iterable[str], after: Rules) -> Finding | None:
+        """Return the finding of a change whose canary would not notice that answers become worse; None without one.
+
+        `changed` are the paths of what changes and is in force.
+        """
+        rollout = after.of(cls).rollout
+        if rollout is None or rollout.guard.quality is not None:
+            return None
+        keys = [dotted(key) for key in _MOVE_QUALITY]
+        moving = [path for path in changed if any(f"{path}.".startswith((f"{key}.", f"{key}[")) for key in keys)]
+        if not moving:
+            return None
+        more = f" and {len(moving) - 1} more" if len(moving) > 1 else ""
+        at = ("rollout", "guard", "quality")
+        message = f"{moving[0]}{more} can make answers worse, and no guard of the canary looks at them"
+        mend = "write `quality: -2%` under rollout.guard; ratings of people or `learn` give it what it needs"
+        return Finding(at, message, "T603", mend, (Edit(at, "-2%"),))
 
     @classmethod
     def labels(cls, rules: Rules) -> bool:

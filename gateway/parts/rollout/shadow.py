@@ -18,14 +18,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from cache.store.base import Append, StoreUnavailable
+from cache.store.base import StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
 from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.errors import ApiError
 from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel, session_label
+from gateway.parts.measures.label import LabelledReply, PairLabel
 from gateway.parts.measures.own_call import is_quiet
 from gateway.parts.measures.request_figures import RequestFigures
 from gateway.parts.rollout.assignment import CANDIDATE, assign
@@ -201,7 +201,7 @@ class ShadowRunner:
                 judge_usd = judged.cost_usd
                 if judged.verdict is not None:
                     label = self._label(drawn, request, answer.value, judged.verdict, judge, judge_usd)
-                    await self._store.apply([Append(LABELS, label.encode(), self._keep)])
+                    await self._store.apply([label.append(self._keep)])
                     outcome = "judged"
         except ApiError as error:
             ledger.status, ledger.error = error.status, error.code or error.type
@@ -266,7 +266,7 @@ class ShadowRunner:
             drawn.policy.surface,
             served.policy.label,
             time.time(),
-            session_label(served.ledger.session),
+            PairLabel.conversation_of(served.ledger.session),
             verdict.better,
             verdict.agreed,
             judge.config.model,

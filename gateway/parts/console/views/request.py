@@ -23,7 +23,7 @@ from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import Timeline, timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
-from gateway.parts.lab.explain.path import PathLine, decision_lines
+from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.recorder.decision_record import DecisionBasis
@@ -316,4 +316,4 @@ def texts_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> CapturedTexts:
     return CapturedTexts(prompt, answer, cut, why_not)
 
 
-__all__ = ["NoSuchRequest", "PathLine", "RequestView", "Timeline", "redecided", "row_record"]
+__all__ = ["NoSuchRequest", "RequestView", "Timeline", "redecided", "row_record"]

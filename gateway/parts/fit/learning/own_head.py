@@ -19,7 +19,7 @@ from gateway.parts.fit.learning.labels import began_last, unpacked
 from gateway.parts.fit.training.answer_heads import FittedHead, fit_head
 from gateway.parts.fit.training.scorers import log_losses
 from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, shipped_head
-from gateway.parts.measures.label import session_label
+from gateway.parts.measures.label import PairLabel
 from gateway.progress import silent
 from policies.model import VERIFIERS
 from routing.confidence.judge import Evidence, confidence_of
@@ -74,7 +74,7 @@ def own_heads(
         if row.get("verifier") and (row["tenant"], row["request_id"]) not in labelled:
             word: dict[str, Any] = {row["verifier"]: float(row["verified"])}
             given = LabelledAnswer(float(row["score"]), **word)
-            session = session_label(row["session"] or "")
+            session = PairLabel.conversation_of(row["session"] or "")
             judged = _Judged(row["started"], session, row["model"], row["kind"] or "", given)
             found.setdefault(row["tier"], []).append(judged)
     for tier, every in found.items():

@@ -18,9 +18,9 @@ from gateway.parts.lab.commands._replay_view import change_text, interval_text, 
 from gateway.parts.lab.commands.policy_replay import add_ledger_flags, gate_lines, gates_of, replay_of
 from gateway.parts.lab.replay.plan_file import PolicyPlan, plan_as_json, write_plan
 from gateway.parts.lint.codes import is_error
+from gateway.parts.lint.difference import difference
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
-from gateway.parts.rollout.difference import difference, unguarded_quality
 from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.report import print_json
@@ -29,7 +29,7 @@ from policies.quantities import figure, percent
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.run import Replayed
-    from gateway.parts.rollout.difference import Difference
+    from gateway.parts.lint.difference import Difference
     from policies.model import Policy
     from policies.yaml_source import Document
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     findings = findings_in(candidate, document, deployment)
     tests = _tests(args.file)
     changes = None if base is None else difference(base[0], candidate, lambda path: document.problem(path, "").line)
-    if changes is not None and (unguarded := unguarded_quality(changes, candidate)) is not None:
+    if changes and (unguarded := RolloutSections.unguarded_quality(changes.paths, candidate)) is not None:
         findings.append(document.locate(unguarded))
     args.json = args.format == "json"
     began = time.perf_counter()

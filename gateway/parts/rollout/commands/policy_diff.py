@@ -18,9 +18,9 @@ from gateway.cli.flags import duration
 from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._recorded_policies import deployed_as
+from gateway.parts.lint.difference import DROPS, Difference, PolicyChange, difference
 from gateway.parts.recorder.decision_record import BasisError, DecisionBasis
 from gateway.parts.rollout.commands._policy_files import policy_in
-from gateway.parts.rollout.difference import DROPS, Difference, PolicyChange, difference
 from gateway.progress import OnProgress, progress
 from gateway.report import Report, show, table
 from policies.model import Policy

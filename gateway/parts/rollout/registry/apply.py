@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gateway.parts.rollout.difference import difference, unguarded_quality
+from gateway.parts.lint.difference import difference
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.parts.rollout.registry.checks import checked
 from gateway.parts.rollout.registry.records import InForce, Mode, Version
@@ -93,6 +93,6 @@ async def apply_file(
     doubt = ""
     if mode == "canary" and state is not None and (before := others.get(state.document)) is not None:
         old = before.policy()
-        unguarded = unguarded_quality(difference(old, policy), policy)
+        unguarded = RolloutSections.unguarded_quality(difference(old, policy).paths, policy)
         doubt = "" if unguarded is None else f"{unguarded.message}; {unguarded.mend} [{unguarded.code}]"
     return Applied(version, policy, await registry.apply(version, base_state, mode, share), chosen, doubt)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.parts.rollout.difference import EFFECTS, Difference, difference
+from gateway.parts.lint.difference import EFFECTS, Difference, difference
 from policies.loader import read_policy
 from policies.sections import rules_model
 from policies.validation import Section

@@ -27,9 +27,8 @@ from gateway.parts.lint.outcomes import (
     samples_of,
 )
 from gateway.parts.lint.written import NONE, number_writer, written
-from gateway.parts.rollout.policy import RolloutSections
 from policies.caching import CACHE_VALUES
-from policies.errors import Edit, Finding, KeyPath, dotted
+from policies.errors import KeyPath, dotted
 from policies.expression import Expression, Range, Ranges, Values
 from policies.model import ROUTE_VALUES, Rules
 from policies.sections import all_added, rules_model
@@ -49,13 +48,6 @@ EFFECTS: Final[Mapping[tuple[str, ...], str]] = {
     for key, effect in tomllib.loads(Path(__file__).with_name("effects.toml").read_text("utf-8")).items()
 }
 """What a change of a key affects, by the longest path that the key begins with."""
-_MOVE_QUALITY: Final = (
-    ("tiers",), ("tier_fields",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
-    ("escalate", "no_signal"), ("escalate", "agreement"),
-    ("escalate", "stream", "hold_tokens"), ("escalate", "stream", "hold_max"), ("escalate", "max_attempts"),
-    ("slo", "deadline"), ("slo", "total"), ("cache", "semantic"), ("output",),
-)  # fmt: skip
-"""Keys that decide which model's answer is served, or how much of it."""
 DROPS: Final = "Answers stored so far are not served any more."
 
 
@@ -80,6 +72,11 @@ class Difference:
     """Whether answers stored under the one policy are not served under the other, in the same deployment."""
 
     @property
+    def paths(self) -> list[str]:
+        """The paths of those in force."""
+        return [change.path for change in self.in_force]
+
+    @property
     def in_force(self) -> tuple[PolicyChange, ...]:
         """The differences that change what is in force."""
         return tuple(change for change in self.changes if change.weight == "changes")
@@ -92,25 +89,6 @@ def difference(before: Rules, after: Rules, line_of: Callable[[KeyPath], int] = 
         differences.value((name,), getattr(before, name), getattr(after, name), field)
     drops = any(getattr(before, name) != getattr(after, name) for name in ("tiers", "tier_fields", "output", "cache"))
     return Difference(tuple(differences.changes), drops)
-
-
-def unguarded_quality(changes: Difference, after: Rules) -> Finding | None:
-    """Return the finding of a change whose canary would not notice that answers become worse; None without one."""
-    rollout = after.of(RolloutSections).rollout
-    if rollout is None or rollout.guard.quality is not None:
-        return None
-    moving = [
-        change.path
-        for change in changes.in_force
-        if any(f"{change.path}.".startswith((f"{dotted(key)}.", f"{dotted(key)}[")) for key in _MOVE_QUALITY)
-    ]
-    if not moving:
-        return None
-    more = f" and {len(moving) - 1} more" if len(moving) > 1 else ""
-    at = ("rollout", "guard", "quality")
-    message = f"{moving[0]}{more} can make answers worse, and no guard of the canary looks at them"
-    mend = "write `quality: -2%` under rollout.guard; ratings of people or `learn` give it what it needs"
-    return Finding(at, message, "T603", mend, (Edit(at, "-2%"),))
 
 
 def same_requests(rule: Expression, other: Expression, ranges: Ranges) -> bool:
