@@ -18,7 +18,7 @@ from cache.semantic.cross_encoder import TextPair, TextPairScorer
 from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.measures.intervals import wilson
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 
 NEVER = -math.inf
 SAME_REQUEST = math.inf

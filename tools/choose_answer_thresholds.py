@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from cache.semantic.cross_encoder import ComparedPairs
-from gateway.cli.flags import add_json_flag, add_state_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import (
     LABEL_ERRORS,
@@ -37,10 +37,10 @@ from gateway.parts.encoders.cross_encoder import (
 )
 from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.flags import add_state_flag
 from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.parts.hit_audits.statements import conflict, differ_in_one_place
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from routing.embedder import Embedder
 from tools import command
 from tools.cache_stages import pair_scores, share_shown

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.semantic.decision import Blend, same_words
-from gateway.cli.flags import add_json_flag, add_state_flag
+from gateway.cli.flags import add_json_flag
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from gateway.parts.fit.curves import Floats, auroc
 from gateway.parts.fit.datasets import DataError
-from gateway.progress import OnProgress
-from gateway.report import NONE, Report, table
+from gateway.parts.fit.flags import add_state_flag
+from gateway.report import NONE, OnProgress, Report, table
 from tools import command
 from tools.cache_stages import pair_scores
 from tools.cross_encoder_data import is_kept_out, refused

@@ -26,8 +26,7 @@ from cache.text.typos import SHEET, Level, word_table
 from gateway.cli.flags import add_json_flag
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from tools import command
 
 _LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pl", "pt", "tr")

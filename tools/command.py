@@ -12,13 +12,13 @@ from typing import TypeAlias
 
 from cache.semantic.cross_encoder import CrossEncoderError
 from cache.semantic.verifier import VerifierError
-from gateway.cli.flags import HelpFormatter, add_note_flag
+from gateway.cli.flags import HelpFormatter
 from gateway.exit_codes import Exit
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.flags import add_note_flag
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.fit.training.sheet import Remade
-from gateway.progress import OnProgress, progress
-from gateway.report import Report, show
+from gateway.report import OnProgress, Report, progress, show
 from gateway.seams import read_other_languages
 from policies.errors import ConfigError
 from routing.difficulty.model import ArtefactError

@@ -26,8 +26,7 @@ from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.logistic import fit_logistic
-from gateway.progress import OnProgress
-from gateway.report import NONE, table
+from gateway.report import NONE, OnProgress, table
 from routing.embedder import read_tokenizer
 from tools.cross_encoder_data import LANGUAGES, LEFT_OUT_FAMILIES, read_languages, refused
 from tools.question_pairs import QuestionPair

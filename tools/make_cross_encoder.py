@@ -21,13 +21,13 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag
+from gateway.cli.flags import add_json_flag
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import SHEET
 from gateway.parts.fit.datasets import file_digest
+from gateway.parts.fit.flags import add_seed_flag, add_state_flag
 from gateway.parts.fit.training.sheet import Remade
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report
+from gateway.report import WIDE, OnProgress, Report
 from tools import command
 from tools.choose_answer_thresholds import choose_thresholds
 from tools.choose_cosine_weight import choose_weights

@@ -24,11 +24,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from cache.text.languages import ENGLISH
-from gateway.cli.flags import add_json_flag, add_seed_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.fit.datasets import DataError, file_digest
+from gateway.parts.fit.flags import add_seed_flag
 from gateway.parts.fit.libraries import require
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from routing.embedder import package_file
 from tools import command
 from tools.cross_encoder_artefact import INSTALL, TOKENIZER

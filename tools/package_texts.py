@@ -26,8 +26,7 @@ from pathlib import Path
 from cache.text.languages import ENGLISH
 from gateway.cli.flags import add_json_flag
 from gateway.parts.fit.datasets import DataError
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from tools import command
 from tools.cross_encoder_data import LANGUAGES, read_languages
 

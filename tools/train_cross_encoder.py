@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from cache.text.languages import ENGLISH
-from gateway.cli.flags import add_json_flag, add_seed_flag, share_number, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.encoders.cross_encoder import SHEET
 from gateway.parts.fit.datasets import DataError, file_digest
+from gateway.parts.fit.flags import add_seed_flag, share_number
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report
+from gateway.report import WIDE, OnProgress, Report
 from routing.embedder import read_tokenizer
 from tools import command
 from tools.cross_encoder_artefact import (

@@ -24,13 +24,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import save
 
 from cache.text.languages import ENGLISH
-from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
+from gateway.cli.flags import add_json_flag
 from gateway.parts.encoders.languages import BUCKETS, groups_of_letters
 from gateway.parts.fit.datasets import DataError, file_digest
+from gateway.parts.fit.flags import add_note_flag, add_seed_flag
 from gateway.parts.fit.libraries import require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from tools import command
 from tools.package_texts import read_texts
 from tools.question_families import SHIPPED, read_families

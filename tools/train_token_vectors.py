@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache import shipped_cross_encoder
-from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.encoders.token_vectors import SHEET, TABLE, sha256_of
 from gateway.parts.encoders.unigram import UnigramTokenizer
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.flags import add_note_flag, add_seed_flag
 from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from tools import command
 from tools.package_texts import read_texts
 from tools.question_families import SHIPPED as FAMILIES

@@ -26,15 +26,15 @@ from cache.text.normalized_question import gist
 from cache.text.pair_features import FEATURES, SIGNS, WordTable, features, leftover
 from cache.text.reading import SCRIPTS
 from cache.text.thesaurus import KIND, SYNONYM
-from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag
+from gateway.cli.flags import add_json_flag
 from gateway.encoders import load_embedder
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.fit.flags import add_embedding_flag, add_seed_flag, add_state_flag
 from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report, table
+from gateway.report import WIDE, OnProgress, Report, table
 from routing.embedder import Embedder, StaticEmbedder
 from tools import command
 from tools.question_pairs import RULES, STRANGERS, QuestionPair, clusters_of, prepared, read_questions

@@ -21,12 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.planning.volatile import ARTEFACT, FACT, TOKEN, facts_of, pairs_of, sentences_of, token
-from gateway.cli.flags import add_json_flag, add_note_flag, add_seed_flag
+from gateway.cli.flags import add_json_flag
 from gateway.parts.fit.curves import Flags, Floats
+from gateway.parts.fit.flags import add_note_flag, add_seed_flag
 from gateway.parts.fit.libraries import one_thread, require
 from gateway.parts.fit.training.sheet import Remade, data_sheet, write_artefact
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from tools import command
 from tools.volatile_texts import SHIPPED, LabelledText, filled_texts, texts_of_families
 

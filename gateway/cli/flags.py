@@ -3,36 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import getpass
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gateway.cli.commands import CommandError, help_texts
+from gateway.cli.commands import help_texts
 from policies.quantities import read_duration, read_share
 
 if TYPE_CHECKING:
     from gateway.config.launch import Launch
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-T = TypeVar("T")
-
-
-def add_author_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --author, which `author_of` reads."""
-    parser.add_argument("--author", metavar="NAME", help="who (default: the user of the operating system)")
-
-
-def author_of(args: argparse.Namespace) -> str:
-    """Return who makes a change, for the audit trail. Raises CommandError if the operating system does not know."""
-    if args.author:
-        return str(args.author)
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        raise CommandError("the operating system does not say who you are; name yourself with --author") from None
 
 
 def add_command(
@@ -89,42 +72,9 @@ def add_server_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_seed_flag(parser: argparse.ArgumentParser, of: str = "; the result depends on it") -> None:
-    """Add --seed: 0 to 2**32 - 1, the range that both numpy and scikit-learn accept."""
-    parser.add_argument(
-        "--seed", type=whole(0, (1 << 32) - 1), default=0, metavar="N", help=f"random seed{of} (default: 0)"
-    )
-
-
-def add_state_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --state to a command that encodes texts."""
-    parser.add_argument(
-        "--state", type=Path, default=Path(".state"), metavar="DIR", help="the folder of the text encoder's files"
-    )
-
-
-def add_embedding_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --embedding, the text encoder to use, to a command."""
-    parser.add_argument(
-        "--embedding", choices=("static", "minilm"), default="static", help="the text encoder (default: static)"
-    )
-
-
-def add_note_flag(parser: argparse.ArgumentParser) -> None:
-    """Add --note to a command that writes a data sheet."""
-    parser.add_argument(
-        "--note", action="append", default=[], metavar="TEXT", help="a remark for the data sheet; repeatable"
-    )
-
-
 def add_json_flag(parser: argparse.ArgumentParser, instead_of: str = "tables") -> None:
     """Add --json to a command."""
     parser.add_argument("--json", action="store_true", help=f"print one JSON object instead of {instead_of}")
-
-
-def options_of(kind: type[T], args: argparse.Namespace) -> T:
-    """Return the dataclass `kind`, each field from the option of its name."""
-    return kind(**{field.name: getattr(args, field.name) for field in fields(kind)})  # type: ignore[arg-type]
 
 
 def launch_of(args: argparse.Namespace) -> Launch:
@@ -132,17 +82,6 @@ def launch_of(args: argparse.Namespace) -> Launch:
     from gateway.config.launch import Launch  # slow to import, and not needed by commands that only read the store
 
     return Launch(**{field.name: getattr(args, field.name) for field in fields(Launch) if field.name in args})
-
-
-def share_number(text: str) -> float:
-    """Parse a share above 0 and below 1."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share between 0 and 1")
-    return value
 
 
 def share(*, zero: bool) -> Callable[[str], float]:

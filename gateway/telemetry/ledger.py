@@ -358,8 +358,6 @@ _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
 # Before the hops, and behind them. Neither occurs within a text: there quotes are escaped.
 _ADJUSTS: Final = b'"arm":"%s"' % ADJUSTMENT.encode()
-_HOPS: Final = b',"hops":'
-_DECIDE: Final = b',"decide":'
 
 
 class DecisionEncoder(Protocol):
@@ -421,15 +419,3 @@ def is_record(blob: bytes) -> bool:
 def is_adjustment(blob: bytes) -> bool:
     """Return whether a record is of no request, but of what an operator did to an account."""
     return _ADJUSTS in blob  # in no text: there quotes are escaped
-
-
-def without_hops(blob: bytes) -> tuple[dict[str, Any], bytes]:
-    """Return a record without its hops, decoded, and its hops as they stand: most of its bytes, which few look into.
-
-    Raises ValueError for what is no record.
-    """
-    first, last = blob.find(_HOPS), blob.rfind(_DECIDE)
-    if not 0 < first < last:
-        raise ValueError("it has no hops, or nothing behind them")
-    record: dict[str, Any] = orjson.loads(blob[:first] + blob[last:])
-    return record, blob[first + len(_HOPS) : last]

@@ -154,18 +154,6 @@ def confidence_of(
     return None, "none"
 
 
-def asked_before(escalate: Escalate, basis: str) -> tuple[list[Verifier], bool]:
-    """Return who is asked before the verifier that a recorded `basis` comes from, and whether it is asked itself.
-
-    A calibrated confidence is taken for one of log-probabilities, and without evidence everybody was asked.
-    """
-    by = {"logprob": "logprobs", "calibrated": "logprobs"}.get(basis, basis)
-    there = {"judge": escalate.judge is not None, "agreement": escalate.agreement is not None}
-    asked = [kind for kind in escalate.verify if there.get(kind, True)] if escalate.when.asks_for_confidence else []
-    at = next((place for place, verifier in enumerate(asked) if verifier == by), len(asked))
-    return asked[:at], at < len(asked)
-
-
 def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
     """Return the first structural fault of an answer in a word or two; empty when there is none."""
     when = escalate.when
@@ -191,28 +179,9 @@ def structural_fault(evidence: Evidence, escalate: Escalate) -> str:
     return evidence.misfit
 
 
-_CLAUSES: Final = {
-    "empty": "escalate.when",
-    "refusal": "escalate.when.refusal",
-    "cut off": "escalate.when.finish",
-    "content filter": "escalate.when.finish",
-    "repetition loop": "escalate.when.repetition",
-    "no signal": "escalate.no_signal",
-    "no signal, accepted by policy": "escalate.no_signal",
-}
-"""The policy's key that each reason of a verdict comes from; all other faults are of `escalate.when.invalid`."""
-
-
 def outcome_of_verdict(reason: str) -> Literal["low_confidence", "unfit"]:
     """Return how a rejected answer's attempt ended, from the `reason` of its verdict: `unfit` by a structural fault."""
     return "low_confidence" if reason.startswith(("confidence ", "no signal")) else "unfit"
-
-
-def clause_of_verdict(reason: str, basis: str) -> str:
-    """Return the dotted key of the policy by which an answer was judged, from its verdict's `reason` and `basis`."""
-    if reason.startswith("confidence "):
-        return f"escalate.when.{'confidence_below' if basis in CALIBRATED else 'uncalibrated_below'}"
-    return _CLAUSES.get(reason, "escalate.when.invalid")
 
 
 def is_loop(text: str) -> bool:

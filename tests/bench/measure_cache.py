@@ -22,15 +22,7 @@ from cache.planning.plan import Planner
 from cache.semantic.decision import Blend, decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
-from gateway.cli.flags import (
-    add_embedding_flag,
-    add_json_flag,
-    add_seed_flag,
-    add_state_flag,
-    options_of,
-    share_number,
-    whole,
-)
+from gateway.cli.flags import add_json_flag, whole
 from gateway.config.schema import Limits
 from gateway.encoders import load_embedder
 from gateway.errors import InvalidRequest
@@ -39,9 +31,9 @@ from gateway.parts.encoders.turns import TurnScorer, turn_by_turn
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError, Json, LabelledPair, Messages, read_pairs, sampled
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.fit.flags import add_embedding_flag, add_seed_flag, add_state_flag, options_of, share_number
 from gateway.parts.hit_audits.control import RiskControl, calibrated
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from gateway.request.body import ChatBodies
 from policies.caching import SemanticCache
 from policies.loader import SHIPPED, read_policy

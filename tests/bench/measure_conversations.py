@@ -15,13 +15,13 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import orjson
 
-from gateway.cli.flags import add_json_flag, add_state_flag, options_of
+from gateway.cli.flags import add_json_flag
 from gateway.parts.agents.turns import rated_in_conversation
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
+from gateway.parts.fit.flags import add_state_flag, options_of
 from gateway.parts.measures.intervals import wilson
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.report import OnProgress, Report, table
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.decide import start_by_rules

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from gateway.cli.flags import add_embedding_flag, add_json_flag, add_state_flag
+from gateway.cli.flags import add_json_flag
 from gateway.encoders import load_embedder
 from gateway.parts.fit.figures import Interval
+from gateway.parts.fit.flags import add_embedding_flag, add_state_flag
 from gateway.parts.measures.intervals import wilson
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report, table
+from gateway.report import WIDE, OnProgress, Report, table
 from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.features import features_of_text
 from tools import command

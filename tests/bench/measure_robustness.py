@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.table import Table
 
-from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, options_of, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError, read_pairs, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.evaluation.prompts import interval_json, percents
 from gateway.parts.fit.figures import Interval, mean_share
-from gateway.progress import OnProgress
-from gateway.report import Report, table
+from gateway.parts.fit.flags import add_seed_flag, add_state_flag, options_of
+from gateway.report import OnProgress, Report, table
 from policies.loader import read_policy
 from policies.model import Policy
 from routing.decide import start_by_rules

@@ -15,11 +15,11 @@ from random import Random
 from typing import Any
 
 from cache.planning.volatile import ARTEFACT, VolatileHead
-from gateway.cli.flags import add_json_flag, add_seed_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.fit.datasets import DataError, json_objects
+from gateway.parts.fit.flags import add_seed_flag
 from gateway.parts.measures.intervals import wilson
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report, table
+from gateway.report import WIDE, OnProgress, Report, table
 from tools import command
 from tools.volatile_texts import EXAM, LabelledText, filled_texts
 

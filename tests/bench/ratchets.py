@@ -23,7 +23,7 @@ import grimp
 from tests.support.gateway import ROOT
 
 KEPT = Path(__file__).with_name("ratchets.json")
-NOT_SERVING = ("gateway.parts", "gateway.cli", "gateway.progress", "gateway.report", "tools")
+NOT_SERVING = ("gateway.parts", "gateway.cli", "gateway.report", "tools")
 """Modules that no request needs: the parts of `gateway.parts.standard`, and commands."""
 RAISE = (
     "Take as much away, or raise the number by hand in tests/bench/ratchets.json, in a commit of its own that names "

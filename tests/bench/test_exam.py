@@ -14,7 +14,7 @@ import pytest
 
 from gateway.parts.fit.datasets import read_pairs
 from gateway.parts.hit_audits.comparison import AnswerComparer
-from gateway.progress import silent
+from gateway.report import silent
 from tests.bench.exam.__main__ import main
 from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import desk_languages, desk_requests

@@ -19,20 +19,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from gateway.cli.flags import add_json_flag, add_seed_flag, add_state_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.parts.agents.agreement import ComparedAnswer, agreement_of
 from gateway.parts.agents.scorer import AnswerScorer
 from gateway.parts.fit.curves import Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, file_digest, read_rows, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
 from gateway.parts.fit.figures import Interval, interval
+from gateway.parts.fit.flags import add_seed_flag, add_state_flag
 from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.answer_heads import fit_head
 from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, model_pairs
 from gateway.parts.fit.training.sheet import trained_on
 from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
-from gateway.progress import OnProgress, silent
-from gateway.report import NONE, WIDE, Report, table
+from gateway.report import NONE, WIDE, OnProgress, Report, silent, table
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, gain_of
 from routing.features import features_of_text

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit import libraries
 from gateway.parts.fit.datasets import DataError
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.embedder import package_file
 from tests.support.extras import needs
 from tools.cross_encoder_artefact import (

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from gateway.backends.prompt_cache import ONE_HOUR
 from gateway.chat.usage import Usage
+from gateway.parts.agents.recent import Recent
 from gateway.parts.agents.turns import TurnMemory, keys_of
 from gateway.parts.agents.warmth import Held, KnownConversation, ReadingSpeed, TierTerms, costs_of, kept_of
-from gateway.recent import Recent
 from policies.quantities import read_duration
 from routing.cascade import REJECTED
 from routing.decide import TierCost, clause_of

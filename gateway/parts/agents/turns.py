@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gateway.recent import Recent
+from gateway.parts.agents.recent import Recent
 from routing.decide import hardness_of
 from routing.features import features_of_text, hangs
 

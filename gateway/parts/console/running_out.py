@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from gateway.parts.console.standing import Need, StandingMark
-from gateway.telemetry.child_ends import ends_of
 
 _OFTEN: Final = 3
 _LATELY_S: Final = 900.0
@@ -73,3 +73,16 @@ def flapping(marks: Sequence[StandingMark], now_s: float, span_s: float) -> Iter
         what = f"{tier[0].upper()}{tier[1:]} went down {len(times)} times: {why}."
         todo = "It comes back each time. Look at its backends' log and memory."
         yield Need("warn", what, times[0], todo, "/requests?is=failed")
+
+
+def ends_of(logs: Path) -> dict[str, list[tuple[float, str]]]:
+    """Return the latest unexpected ends of each process with its log in a folder: Unix seconds, and how it ended.
+
+    `gateway.parts.local` notes them there.
+    """
+    ends = {}
+    for file in logs.glob("*.ends"):
+        with contextlib.suppress(OSError, ValueError):
+            lines = (line.partition(" ") for line in file.read_text().splitlines())
+            ends[file.name.removesuffix(".ends")] = [(float(at), how) for at, _, how in lines]
+    return ends

@@ -8,7 +8,7 @@ import numpy as np
 
 from cache.semantic.cross_encoder import TokenSums
 from cache.text.languages import language_of
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.embedder import Embedder, Vector, Vectors
 
 _BATCH = 64

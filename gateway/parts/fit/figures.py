@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from gateway.parts.fit.curves import Blocks, Curve, Floats, calibration_errors, heights
 from gateway.parts.fit.datasets import Example
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 
 ALWAYS_SMALL = "always_small"
 ALWAYS_LARGE = "always_large"

@@ -35,11 +35,11 @@ from routing.cascade import (
     Wait,
 )
 from routing.confidence.calls import NOT_OFFERED, CallRules
-from routing.confidence.judge import CALIBRATED, Assessment, Evidence, asked_before
+from routing.confidence.judge import CALIBRATED, Assessment, Evidence
 from routing.decide import Decision, DecisionInput, NoTierError, asks_both, decide, priors
 
 if TYPE_CHECKING:
-    from policies.model import Policy, Verifier
+    from policies.model import Escalate, Policy, Verifier
     from routing.decide import TierHealth
 
 Fault = Literal["", "error", "too_long", "rejected"]
@@ -632,3 +632,15 @@ class _Course:
 
 def _ms(seconds: float) -> str:
     return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.3g} s"
+
+
+def asked_before(escalate: Escalate, basis: str) -> tuple[list[Verifier], bool]:
+    """Return who is asked before the verifier that a recorded `basis` comes from, and whether it is asked itself.
+
+    A calibrated confidence is taken for one of log-probabilities, and without evidence everybody was asked.
+    """
+    by = {"logprob": "logprobs", "calibrated": "logprobs"}.get(basis, basis)
+    there = {"judge": escalate.judge is not None, "agreement": escalate.agreement is not None}
+    asked = [kind for kind in escalate.verify if there.get(kind, True)] if escalate.when.asks_for_confidence else []
+    at = next((place for place, verifier in enumerate(asked) if verifier == by), len(asked))
+    return asked[:at], at < len(asked)

@@ -20,7 +20,7 @@ import orjson
 from gateway.parts.measures import label
 from gateway.parts.recorder.decision_record import named
 from gateway.telemetry import feedback
-from gateway.telemetry.ledger import HELD, TRACES, ending_of, is_record, without_hops
+from gateway.telemetry.ledger import HELD, TRACES, ending_of, is_record
 from routing.features import FURTHER
 
 Row = dict[str, Any]
@@ -58,7 +58,7 @@ class Table:
 def _request(blob: bytes) -> Row | None:
     if not is_record(blob):
         return None
-    record, hops = without_hops(blob)
+    record, hops = _without_hops(blob)
     decided = record.get("decide") or {}
     given, out = named(decided.get("in"), decided.get("out"))
     met = record["ledger"].get("slo") or {}
@@ -100,3 +100,19 @@ LABEL: Final[Mapping[str, str]] = _columns("label")
 """The DuckDB type of each field of a `PairLabel`."""
 LABELS: Final = Table("labels", label.LABELS, {**_ENTRY, **LABEL}, label.decode_label)
 TABLES: Final = (REQUESTS, FEEDBACK, LABELS)
+
+
+_HOPS: Final = b',"hops":'
+_DECIDE: Final = b',"decide":'
+
+
+def _without_hops(blob: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return a record without its hops, decoded, and its hops as they stand: most of its bytes, which few look into.
+
+    Raises ValueError for what is no record.
+    """
+    first, last = blob.find(_HOPS), blob.rfind(_DECIDE)
+    if not 0 < first < last:
+        raise ValueError("it has no hops, or nothing behind them")
+    record: dict[str, Any] = orjson.loads(blob[:first] + blob[last:])
+    return record, blob[first + len(_HOPS) : last]

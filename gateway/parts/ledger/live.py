@@ -31,7 +31,6 @@ from gateway.parts.ledger.query import QueryError, create_bases, create_views, h
 from gateway.parts.ledger.segments import ReadSegments
 from gateway.parts.ledger.summaries import VALUES, Summary, counted_rows, rows_in_memory, rows_of_files
 from gateway.parts.recorder.decision_record import BASES
-from gateway.telemetry.trace import recorded_between
 
 _log = logging.getLogger("tierline.archive")
 
@@ -434,3 +433,23 @@ class LiveArchive:
         if self._summaries.has_gone:
             with self._changing():
                 self._summaries.drop_gone()
+
+
+_TIME_DIGITS: Final = 11
+_FEWEST_DIGITS: Final = 8
+_LONGEST_MS: Final = 3_600_000
+_CLOCKS_MS: Final = 60_000
+"""How much earlier the store's clock may be, by which records are placed."""
+
+
+def recorded_between(beginning: str) -> tuple[int, int] | None:
+    """Return the Unix milliseconds between which the record of an id with this beginning was written.
+
+    None for what is not the beginning of one of our ids, or less than the first eight digits of it (4 s). A client may
+    choose an id that looks like ours, and a request may take hours: what is not found then may yet be elsewhere.
+    """
+    digits = beginning.removeprefix("req_")[:_TIME_DIGITS]
+    if len(digits) < _FEWEST_DIGITS or any(digit not in "0123456789abcdef" for digit in digits):
+        return None
+    first, last = (int(digits.ljust(_TIME_DIGITS, end), 16) for end in "0f")
+    return first - _CLOCKS_MS, last + _LONGEST_MS

@@ -28,11 +28,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+from gateway.config.environment import write_private
 from gateway.exit_codes import Exit
 from gateway.parts.local import CannotStart
 from gateway.server.listeners import Address, bound, handing_over
-from gateway.telemetry.child_ends import note_end
 
+_MOST_ENDS = 50
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -297,3 +298,12 @@ def _kill_session(leader: int) -> None:
     # The process group outlives its leader while it has members; without members there is nothing to signal.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def note_end(log: Path, how: str) -> None:
+    """Write an unexpected end of the process with this log; the latest _MOST_ENDS are kept. Errors are passed over."""
+    file = log.with_name(log.name.removesuffix(".log") + ".ends")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        lines = file.read_text().splitlines() if file.is_file() else []
+        lines = [*lines, f"{time.time():.3f} {how}"][-_MOST_ENDS:]
+        write_private(file, "".join(f"{line}\n" for line in lines).encode())

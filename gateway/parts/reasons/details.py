@@ -19,7 +19,7 @@ from gateway.telemetry.ledger import NEVER
 from gateway.telemetry.sink import MOST_CHARS
 from policies.expression import OTHERWISE, Expression, parts
 from policies.quantities import milliseconds
-from routing.confidence.judge import clause_of_verdict
+from routing.confidence.judge import CALIBRATED
 from routing.decide import clause_of, conversation_difficulty, values_for
 
 if TYPE_CHECKING:
@@ -346,3 +346,22 @@ def _complete_lookup(hop: Hop) -> None:
             attributes[names.CLAUSE] = "cache.semantic.min_similarity"
         else:
             attributes[names.CLAUSE] = f"cache.semantic.{'max_error' if names.THRESHOLD in attributes else 'verify'}"
+
+
+_CLAUSES: Final = {
+    "empty": "escalate.when",
+    "refusal": "escalate.when.refusal",
+    "cut off": "escalate.when.finish",
+    "content filter": "escalate.when.finish",
+    "repetition loop": "escalate.when.repetition",
+    "no signal": "escalate.no_signal",
+    "no signal, accepted by policy": "escalate.no_signal",
+}
+"""The policy's key that each reason of a verdict comes from; all other faults are of `escalate.when.invalid`."""
+
+
+def clause_of_verdict(reason: str, basis: str) -> str:
+    """Return the dotted key of the policy by which an answer was judged, from its verdict's `reason` and `basis`."""
+    if reason.startswith("confidence "):
+        return f"escalate.when.{'confidence_below' if basis in CALIBRATED else 'uncalibrated_below'}"
+    return _CLAUSES.get(reason, "escalate.when.invalid")

@@ -13,14 +13,14 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
-from gateway.cli.flags import add_embedding_flag, add_json_flag, add_seed_flag, add_state_flag, whole
+from gateway.cli.flags import add_json_flag, whole
 from gateway.encoders import load_embedder
 from gateway.parts.fit.curves import Flags
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.fit.flags import add_embedding_flag, add_seed_flag, add_state_flag
 from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer
-from gateway.progress import OnProgress
-from gateway.report import WIDE, Report, table
+from gateway.report import WIDE, OnProgress, Report, table
 from policies.loader import SHIPPED
 from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import REQUESTS, desk_languages, run_desks

@@ -10,8 +10,7 @@ from typing import Any
 from rich.table import Table
 
 from gateway.parts.hit_audits.comparison import AnswerComparer
-from gateway.progress import OnProgress
-from gateway.report import table
+from gateway.report import OnProgress, table
 from tests.bench.exam.questions import FOLDER, read_data, reworded
 from tools.cache_stages import Figure, share_shown
 

@@ -19,8 +19,7 @@ from rich.table import Table
 from gateway.parts.fit.embedding import Remembered
 from gateway.parts.hit_audits.comparison import AnswerComparer
 from gateway.parts.hit_audits.control import RiskControl
-from gateway.progress import OnProgress
-from gateway.report import table
+from gateway.report import OnProgress, table
 from tests.bench.cache_stream import Stream, StreamGate, Truth, near_neighbours, rates
 from tests.bench.exam.questions import FOLDER, read_data
 from tests.bench.measure_cache import CacheUnderTest, PlannedRequests

@@ -19,8 +19,7 @@ from cache.index.replica import ReplicaIndex
 from cache.semantic.decision import Shortlist, shortlist
 from cache.semantic.matcher import NEIGHBOURS
 from gateway.parts.fit.embedding import Remembered
-from gateway.progress import OnProgress
-from gateway.report import table
+from gateway.report import OnProgress, table
 from tests.bench.exam.questions import ExamPair
 from tests.bench.measure_cache import CacheUnderTest, PlannedRequests
 from tools.cache_stages import share_shown

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.encoders import load_embedder
+from gateway.parts.agents.recent import Recent
 from gateway.parts.agents.turns import DECAY, REACH, TurnMemory, keys_of, rated_in_conversation
-from gateway.recent import Recent
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.difficulty.model import DifficultyModel, shipped_artefact

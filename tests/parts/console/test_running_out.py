@@ -11,10 +11,10 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.parts.console.running_out import LimitWatch, child_needs, flapping
+from gateway.parts.console.running_out import LimitWatch, child_needs, ends_of, flapping
 from gateway.parts.console.standing import StandingMark, StandingReader, needs_of
 from gateway.parts.fleet.gossip import STREAM
-from gateway.telemetry.child_ends import ends_of, note_end
+from gateway.parts.local.child import note_end
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from policies.quantities import NANO
 from tests.gateway.telemetry.conftest import server, store

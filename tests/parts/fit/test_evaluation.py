@@ -11,7 +11,7 @@ from gateway.parts.fit.datasets import DataError, Example, LabelledAnswer
 from gateway.parts.fit.figures import SHARES, Draw, Figures, Method, Outcomes, draw_curves, figures, interval
 from gateway.parts.fit.metrics import apgr, bounds, by_length, by_table
 from gateway.parts.measures.intervals import wilson
-from gateway.progress import silent
+from gateway.report import silent
 from tests.bench.measure_robustness import Assessed, best, cuts
 
 

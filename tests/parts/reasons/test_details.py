@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from gateway.parts.console.facts import hop_facts
+from gateway.parts.reasons.details import clause_of_verdict
 from gateway.parts.reasons.words import reasons_of
 from gateway.telemetry import names
 from policies.model import Rules
-from routing.confidence.judge import clause_of_verdict
 from tests.gateway.telemetry.conftest import server
 from tests.gateway.telemetry.test_recorded import POLICY, app_of, hops, let_answer, recorded
 from tests.support.app import in_process

@@ -10,8 +10,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import add_author_flag, author_of, duration, whole
+from gateway.cli.flags import duration, whole
 from gateway.cli.store_flags import add_registry_flags, with_store
+from gateway.parts.access.author import add_author_flag, author_of
 from gateway.parts.access.identity_config import NAME
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord, public
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, get_args
 
-from gateway.cli.flags import Subparsers, add_author_flag, add_command, add_json_flag, author_of
+from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.cli.store_flags import add_store_flags, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.access.author import add_author_flag, author_of
 from gateway.parts.access.keys.budgets import BudgetStanding, Owned, OwnerBudgets, owner_named, terms_in
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.quotas.terms import Per

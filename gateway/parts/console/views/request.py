@@ -25,13 +25,13 @@ from gateway.parts.console.timeline import Timeline, timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
 from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.ledger.columns import LEDGER
+from gateway.parts.ledger.live import recorded_between
 from gateway.parts.lint.edit import keys_by_line
 from gateway.parts.recorder.decision_record import DecisionBasis
 from gateway.parts.rollout.stored_policies import StoredPolicies
 from gateway.telemetry import names
 from gateway.telemetry.feedback import served_hit
 from gateway.telemetry.sink import MOST_CHARS
-from gateway.telemetry.trace import recorded_between
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy
 from policies.model import Policy

@@ -23,7 +23,7 @@ from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed,
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.records import Records
 from gateway.parts.console.views.request import RequestView
-from gateway.telemetry.trace import recorded_between
+from gateway.parts.ledger.live import recorded_between
 
 PAGE: Final = 50
 _SNIPPET: Final = 80

@@ -8,7 +8,7 @@ import numpy as np
 
 from gateway.parts.fit.calibration.cases import THRESHOLDS, Cases
 from gateway.parts.fit.calibration.choose import Setting, Target, choose_setting, cost_of, keeps, quality_of
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.kinds import features_of_example
 from gateway.parts.fit.training.sheet import trained_on
 from gateway.parts.heads.head import OF_VERIFIERS
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.confidence.judge import Evidence, ScoringHead, confidence_of, structural_fault
 from routing.decide import rule_values
 from routing.difficulty.model import DifficultyModel

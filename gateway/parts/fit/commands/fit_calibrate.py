@@ -15,14 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import (
-    add_config_flags,
-    add_json_flag,
-    add_state_flag,
-    launch_of,
-    share_number,
-    whole,
-)
+from gateway.cli.flags import add_config_flags, add_json_flag, launch_of, whole
 from gateway.cli.store_flags import take_running
 from gateway.config.backends import BackendConfig
 from gateway.config.schema import Deployment
@@ -38,10 +31,10 @@ from gateway.parts.fit.calibration.view import calibration_report, plot, refusal
 from gateway.parts.fit.commands._ledger_labels import from_ledger
 from gateway.parts.fit.commands._ledger_traffic import traffic_of
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.flags import add_state_flag, share_number
 from gateway.parts.heads.head import ConfidenceHead, shipped_head
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
-from gateway.progress import OnProgress, progress
-from gateway.report import Report, show
+from gateway.report import OnProgress, Report, progress, show
 from policies.errors import did_you_mean
 from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_policy
 from policies.model import asks_for_quantiles

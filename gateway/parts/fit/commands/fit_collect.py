@@ -29,8 +29,7 @@ from gateway.parts.fit.commands._collect_words import JudgedRows, JudgingRespond
 from gateway.parts.fit.datasets import DataError, Json
 from gateway.parts.local import CannotStart
 from gateway.parts.local.local_model import find_gguf, shipped_model
-from gateway.progress import progress
-from gateway.report import NONE, Report, show, table
+from gateway.report import NONE, Report, progress, show, table
 from gateway.tiers.endpoint import Endpoint
 from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import did_you_mean

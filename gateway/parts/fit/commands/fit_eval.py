@@ -7,22 +7,14 @@ from pathlib import Path
 from typing import get_args
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import (
-    Subparsers,
-    add_command,
-    add_json_flag,
-    add_seed_flag,
-    add_state_flag,
-    options_of,
-    whole,
-)
+from gateway.cli.flags import Subparsers, add_command, add_json_flag, whole
 from gateway.exit_codes import Exit
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.evaluation.cascade import CascadeOptions, evaluate_cascade
 from gateway.parts.fit.evaluation.route import RouteOptions, evaluate_route
+from gateway.parts.fit.flags import add_seed_flag, add_state_flag, options_of
 from gateway.parts.fit.libraries import LibraryMissing
-from gateway.progress import progress
-from gateway.report import Report, show
+from gateway.report import Report, progress, show
 from routing.difficulty.model import ArtefactError
 from routing.embedder import EmbedderKind, EmbedderUnavailable
 

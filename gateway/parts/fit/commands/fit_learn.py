@@ -14,28 +14,20 @@ import orjson
 from rich.table import Table
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import (
-    add_command,
-    add_config_flags,
-    add_json_flag,
-    add_seed_flag,
-    add_state_flag,
-    launch_of,
-    whole,
-)
+from gateway.cli.flags import add_command, add_config_flags, add_json_flag, launch_of, whole
 from gateway.cli.store_flags import take_running
 from gateway.exit_codes import Exit
 from gateway.parts.fit.commands._learn_canary import canary_reason, in_force, start_canary
 from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
+from gateway.parts.fit.flags import add_seed_flag, add_state_flag
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
 from gateway.parts.lint.edit import CannotEdit, with_value
 from gateway.parts.lint.warnings import doubts_about
 from gateway.parts.measures.quality_view import agreement_line, missing_line, quality_table, reliability_table
 from gateway.parts.rollout.policy import RolloutSections
-from gateway.progress import progress
-from gateway.report import Report, show, table
+from gateway.report import Report, progress, show, table
 from policies.errors import did_you_mean
 from policies.loader import policy_files, read_policy
 from policies.model import Policy

@@ -12,28 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import (
-    Subparsers,
-    add_command,
-    add_embedding_flag,
-    add_json_flag,
-    add_note_flag,
-    add_seed_flag,
-    add_state_flag,
-    share_number,
-    whole,
-)
+from gateway.cli.flags import Subparsers, add_command, add_json_flag, whole
 from gateway.encoders import load_embedder
 from gateway.exit_codes import Exit
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, file_digest, read_answers, read_labelled, read_rows
 from gateway.parts.fit.embedding import Remembered
+from gateway.parts.fit.flags import add_embedding_flag, add_note_flag, add_seed_flag, add_state_flag, share_number
 from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.fit.training.answer_heads import fit_head, orders_of, save_head, table_of_parts, table_of_sets
 from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, save_scorer
 from gateway.parts.fit.training.difficulty import Recipe, save, table_of_apgr, train
 from gateway.parts.fit.training.sheet import Remade, data_sheet, trained_on
-from gateway.progress import OnProgress, progress
-from gateway.report import WIDE, Report, show, table
+from gateway.report import WIDE, OnProgress, Report, progress, show, table
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, version_in
 from routing.embedder import EmbedderUnavailable
 from routing.features import features_of_text

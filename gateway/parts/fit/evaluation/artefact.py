@@ -9,7 +9,7 @@ from typing import cast, get_args
 
 from gateway.encoders import load_embedder
 from gateway.parts.fit.embedding import Remembered
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.difficulty.model import Difficulty, DifficultyModel, shipped_artefact
 from routing.embedder import Embedder, EmbedderKind, EmbedderUnavailable
 from routing.features import Features

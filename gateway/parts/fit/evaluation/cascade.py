@@ -20,8 +20,7 @@ from gateway.parts.fit.figures import Draw, Method, Outcomes
 from gateway.parts.fit.folds import NEVER_HELD, Round, calibrations, whole_round
 from gateway.parts.fit.metrics import bounds, by_length, by_table
 from gateway.parts.heads.head import PREFIXES
-from gateway.progress import OnProgress
-from gateway.report import Report
+from gateway.report import OnProgress, Report
 from routing.embedder import Vectors
 
 if TYPE_CHECKING:

@@ -16,8 +16,7 @@ from gateway.parts.fit.datasets import DataError, Example, LabelledPrompts, read
 from gateway.parts.fit.figures import ALWAYS_LARGE, ALWAYS_SMALL, Draw, Figures, Interval, Outcomes, figures
 from gateway.parts.fit.folds import Folds, by_group, by_prompt
 from gateway.parts.fit.libraries import require
-from gateway.progress import OnProgress, part_progress
-from gateway.report import NONE, Report, table
+from gateway.report import NONE, OnProgress, Report, part_progress, table
 from routing.embedder import EmbedderKind
 
 _ALWAYS_THERE = ("apgr", "cpt50", "cpt80", "calls95", "calls99", "ece")

@@ -23,8 +23,7 @@ from gateway.parts.fit.figures import Draw, Method, Outcomes, mean_share
 from gateway.parts.fit.folds import NEVER_HELD, Folds, Round, by_prompt, whole_round, with_few_labels
 from gateway.parts.fit.kinds import features_of_example
 from gateway.parts.fit.metrics import bounds, by_length, by_table
-from gateway.progress import OnProgress, part_progress
-from gateway.report import WIDE, Report
+from gateway.report import WIDE, OnProgress, Report, part_progress
 from routing.difficulty.model import SHEET_FILE, Difficulty, gain_of
 
 

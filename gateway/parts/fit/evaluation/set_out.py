@@ -16,8 +16,7 @@ from rich.text import Text
 from gateway.parts.fit.datasets import DataError, Example
 from gateway.parts.fit.evaluation.prompts import interval_json
 from gateway.parts.fit.figures import Draw, Figures, Method, Outcomes, figures
-from gateway.progress import OnProgress, silent
-from gateway.report import NONE, WIDE, Report, table
+from gateway.report import NONE, WIDE, OnProgress, Report, silent, table
 from routing.embedder import Vectors
 
 _HOW = ("head", "carried")

@@ -19,7 +19,7 @@ from gateway.parts.fit.learning.labels import OwnLabels
 from gateway.parts.fit.libraries import one_thread
 from gateway.parts.fit.training.domain import unit_centroids
 from gateway.parts.fit.training.logistic import fit_logistic
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.difficulty.model import QUANTILES
 from routing.difficulty.own_heads import OwnHeads, base_logits
 

@@ -20,7 +20,7 @@ from gateway.parts.fit.training.answer_heads import FittedHead, fit_head
 from gateway.parts.fit.training.scorers import log_losses
 from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, shipped_head
 from gateway.parts.measures.label import PairLabel
-from gateway.progress import silent
+from gateway.report import silent
 from policies.model import VERIFIERS
 from routing.confidence.judge import Evidence, confidence_of
 

@@ -37,8 +37,7 @@ from gateway.parts.heads.head import (
     numbers_hash,
     token_facts,
 )
-from gateway.progress import OnProgress
-from gateway.report import table
+from gateway.report import OnProgress, table
 from routing.confidence.judge import Evidence
 
 _FOLDS = 5

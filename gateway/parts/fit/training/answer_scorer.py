@@ -22,7 +22,7 @@ from gateway.parts.fit.metrics import apgr
 from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.parts.heads.head import LogisticScorer, numbers_hash
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 
 _STRENGTH: Final = 0.003
 """Inverse of the regularisation, relative to the mean loss."""

@@ -32,7 +32,7 @@ from gateway.parts.fit.training.gain import (
     logistic,
     share_below,
 )
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 
 __all__ = ["JudgedPair", "fit_and_judge", "judge_left_out"]
 

@@ -30,8 +30,7 @@ from gateway.parts.fit.training.domain import Domain
 from gateway.parts.fit.training.ranking_left_out import RankingEvidence, left_out_rankings
 from gateway.parts.fit.training.sheet import write_artefact
 from gateway.parts.fit.training.table import TrainingTable, tabulate
-from gateway.progress import OnProgress
-from gateway.report import table
+from gateway.report import OnProgress, table
 from routing.difficulty.model import FORMAT, QUANTILES, SHEET_FILE, TENSORS, WEIGHTS_FILE, gain_of, mix
 from routing.difficulty.text_statistics import ENOUGH
 from routing.embedder import Embedder

@@ -32,7 +32,7 @@ from gateway.parts.fit.training.difficulty_heads import fit, fit_rarity
 from gateway.parts.fit.training.domain import Domain
 from gateway.parts.fit.training.kind_heads import fit_kinds
 from gateway.parts.fit.training.table import TrainingTable
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from gateway.report import table as made_table
 from routing.difficulty.model import gain_of, mix
 

@@ -17,7 +17,7 @@ from gateway.parts.fit.embedding import Remembered
 from gateway.parts.fit.folds import numbers_of_names
 from gateway.parts.fit.kinds import JUDGED, PLAIN, features_of_example, kind_of
 from gateway.parts.fit.training.wrappers import wrapped_prompts
-from gateway.progress import OnProgress
+from gateway.report import OnProgress
 from routing.difficulty.model import TOOLS
 from routing.difficulty.text_statistics import BUCKETS, counts_of, terms_of, tokenise
 from routing.embedder import Embedder, bounded

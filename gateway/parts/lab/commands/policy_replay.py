@@ -13,8 +13,7 @@ from gateway.cli.flags import add_json_flag, duration, whole
 from gateway.cli.store_flags import ledger_folder, take_running
 from gateway.exit_codes import Exit
 from gateway.parts.lab.commands._replay_view import WIDTH, replay_lines
-from gateway.progress import progress
-from gateway.report import Report, show
+from gateway.report import Report, progress, show
 from policies.errors import ConfigError
 from policies.loader import read_policy
 

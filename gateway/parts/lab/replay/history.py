@@ -27,7 +27,7 @@ from gateway.parts.lab.replay.cells import (
 )
 from gateway.parts.lab.replay.records import Columns, LedgerReader, RecordBatch
 from gateway.parts.recorder.decision_record import DecisionBasis
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 from policies.model import Policy
 
 NOT_CALLED: Final = 0

@@ -22,10 +22,11 @@ from gateway.parts.lab.replay.donors import APART, Likeness, Pool, Strata, strat
 from gateway.parts.lab.replay.history import ACCEPTED, FAILED, NOT_CALLED, REJECTED, Read
 from gateway.parts.lab.replay.lost_hits import LostHits
 from gateway.parts.lab.replay.tier_figures import TierFigures
-from gateway.progress import OnProgress, silent
+from gateway.parts.lab.walk import asked_before
+from gateway.report import OnProgress, silent
 from routing.cascade import MIN_ATTEMPT_S
 from routing.confidence.calls import CALL_FAULTS
-from routing.confidence.judge import CALIBRATED, asked_before
+from routing.confidence.judge import CALIBRATED
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.records import LedgerReader

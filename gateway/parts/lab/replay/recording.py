@@ -16,7 +16,7 @@ from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.tier_figures import TierFigures
 from gateway.parts.measures.quality import Opinions, estimate
 from gateway.parts.recorder.decision_record import outcome_of
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 from policies.model import Policy
 from routing.decide import NoTierError, decide
 

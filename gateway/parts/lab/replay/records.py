@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gateway.parts.lab.replay.cells import NO_TIER, Bools, CellVerdict, Floats, Inputs, Ints, VerdictTable
 from gateway.parts.recorder.decision_record import FLAGS, BasisError, DecisionBasis
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 from policies.expression import KINDS
 
 if TYPE_CHECKING:

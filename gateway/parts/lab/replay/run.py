@@ -20,7 +20,7 @@ from gateway.parts.lab.replay.outcomes import CourseFollower, Followed
 from gateway.parts.lab.replay.path_moves import MoveCounts, PathMove
 from gateway.parts.lab.replay.recording import Fidelity, NothingRecordedError, Recording
 from gateway.parts.lab.replay.records import LedgerReader, Which
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 from policies.model import RATED, Policy
 from routing.difficulty.model import CLASSIFIER
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gateway.parts.lab.replay.cells import CellDecider, VerdictTable
 from gateway.parts.lab.replay.records import LedgerReader, Which
-from gateway.progress import OnProgress, silent
+from gateway.report import OnProgress, silent
 
 if TYPE_CHECKING:
     import duckdb

@@ -21,7 +21,7 @@ from gateway.parts.ledger.commands import _ledger_files
 from gateway.parts.ledger.commands._ledger_view import show
 from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.measures.label import stored_labels
-from gateway.progress import OnProgress, progress
+from gateway.report import OnProgress, progress
 from gateway.telemetry import reader
 from gateway.telemetry.feedback import Feedback, Key, feedback_key
 from gateway.telemetry.ledger import UNCOUNTED

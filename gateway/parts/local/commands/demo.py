@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import Subparsers, add_command, add_seed_flag, whole
+from gateway.cli.flags import Subparsers, add_command, whole
 from gateway.config.addresses import open_store
 from gateway.parts.local import CannotStart
 from gateway.parts.local.child import Child, Say
@@ -42,7 +42,13 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("--port", type=port, metavar="N")
     parser.add_argument("--console-port", type=port, metavar="N")
     parser.add_argument("--no-browser", action="store_true")
-    add_seed_flag(parser, "; the same seed sends the same requests")
+    parser.add_argument(
+        "--seed",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="random seed; the same seed sends the same requests (default: 0)",
+    )
     parser.add_argument("--state", type=Path, default=Path(".state/demo"), metavar="DIR")
     parser.set_defaults(run=run)
 

@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import add_author_flag
 from gateway.cli.store_flags import add_registry_flags, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.access.author import add_author_flag
 from gateway.parts.rollout.registry.records import InForce
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import in_force_shown

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import author_of
+from gateway.parts.access.author import author_of
 from gateway.parts.rollout.commands._registry import add_change_flags, change, deployment_of
 
 if TYPE_CHECKING:

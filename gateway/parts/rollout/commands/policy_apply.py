@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway.cli.commands import CommandError
-from gateway.cli.flags import author_of, launch_of, share
+from gateway.cli.flags import launch_of, share
 from gateway.exit_codes import Exit
+from gateway.parts.access.author import author_of
 from gateway.parts.rollout.commands._registry import (
     add_change_flags,
     check_in_use,

@@ -21,8 +21,7 @@ from gateway.parts.lab.commands._recorded_policies import deployed_as
 from gateway.parts.lint.difference import DROPS, Difference, PolicyChange, difference
 from gateway.parts.recorder.decision_record import BasisError, DecisionBasis
 from gateway.parts.rollout.commands._policy_files import policy_in
-from gateway.progress import OnProgress, progress
-from gateway.report import Report, show, table
+from gateway.report import OnProgress, Report, progress, show, table
 from policies.model import Policy
 from policies.quantities import percent
 from policies.yaml_source import Document

@@ -14,7 +14,7 @@ from gateway.parts.fit.learning.labels import OwnLabels, chosen_labels, held_out
 from gateway.parts.fit.learning.measured import head_figures
 from gateway.parts.fit.learning.own_artefact import save_own
 from gateway.parts.fit.learning.own_fit import fit_own
-from gateway.progress import silent
+from gateway.report import silent
 from routing.difficulty.model import ArtefactError, DifficultyModel, shipped_artefact
 from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedder import StaticEmbedder, bounded

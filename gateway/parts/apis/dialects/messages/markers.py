@@ -13,7 +13,6 @@ from typing import Any, Final
 
 from gateway.parts.apis.dialects.messages.backend import content_blocks
 from gateway.parts.apis.dialects.messages.turns import CACHE, THINKING_BLOCKS
-from gateway.recent import Recent
 from routing.features import estimated_tokens
 
 _TURNS: Final = 2
@@ -30,13 +29,15 @@ class SystemTexts:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._seen: Recent[float] = Recent(_MOST_SEEN)
+        self._seen: dict[int, float] = {}  # the latest last
 
     def come_again(self, texts: tuple[str, ...]) -> bool:
         """Return whether these texts came within the last five minutes, the time for which they are cached."""
         now, key = self._clock(), hash(texts)
-        before = self._seen.get(key)
-        self._seen.put(key, now)
+        before = self._seen.pop(key, None)
+        self._seen[key] = now
+        if len(self._seen) > _MOST_SEEN:
+            del self._seen[next(iter(self._seen))]
         return before is not None and now - before <= _SEEN_S
 
 

@@ -6,7 +6,8 @@ import time
 
 import pytest
 
-from gateway.telemetry.trace import Trace, new_request_id, recorded_between
+from gateway.parts.ledger.live import recorded_between
+from gateway.telemetry.trace import Trace, new_request_id
 
 
 def test_request_ids_sort_by_time_and_tell_it() -> None:
