@@ -48,6 +48,7 @@ from gateway.seams import (
     build_pair_queue,
     build_recorder,
     build_redactor,
+    build_request_log,
     build_successor,
     build_tasks,
     build_verifier,
@@ -60,7 +61,6 @@ from gateway.seams import (
     spans,
 )
 from gateway.steps import Steps
-from gateway.telemetry.logs import log_request
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import ConfigError
@@ -206,7 +206,7 @@ def _telemetry(core: Core) -> Telemetry:
         metrics=metrics,
         decisions=build_recorder(artefacts),
         complete=hop_completer(),
-        log_request=log_request if deployment.log.requests else None,
+        log_request=build_request_log(core),
         sample=deployment.telemetry.sample,
         redactor=build_redactor(core),
         accounts=core.limits,

@@ -460,6 +460,19 @@ def build_tasks(core: Core) -> Mapping[str, WorkerTask]:
     """Return what runs in a worker beside requests by its name, in the order in which it starts."""
 
 
+@one("logs")
+def configure_logging(deployment: Deployment) -> None:
+    """Send this process's log to stderr, where no log handler is set yet; without, warnings alone, as they come."""
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@one("logs")
+def build_request_log(core: Core) -> Callable[[Trace, Ledger], None] | None:
+    """Return what logs a line for each finished request and never blocks; None where the config asks for none."""
+
+
 @one("metrics")
 def build_metrics() -> Metrics:
     """Return what counts a worker's requests and events; without, nothing is counted."""

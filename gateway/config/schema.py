@@ -97,14 +97,6 @@ class TelemetryConfig(Section):
         return self.prompts if isinstance(self.prompts, bool) else surface in self.prompts
 
 
-class LogConfig(Section):
-    """Log on stderr. `requests` adds a line for each finished request, at any level."""
-
-    format: Literal["text", "json"] = "text"
-    requests: bool = False
-    level: Literal["info", "warning", "error"] = "warning"
-
-
 class Limits(Section):
     """Limits on clients' requests and connections."""
 
@@ -244,7 +236,6 @@ class Deployment(Section):
     cross_encoder_folder: Path | None = None
     """The folder that `cross_encoder` names, None for none; set by the loader."""
     telemetry: TelemetryConfig = TelemetryConfig()
-    log: LogConfig = LogConfig()
     limits: Limits = Limits()
     cache: CacheConfig = CacheConfig()
     access: Access = Access()

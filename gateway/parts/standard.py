@@ -75,6 +75,7 @@ PARTS: Final = (
         ("fit collect",),
         ("local_model",),
         kinds=("scripted",),
+        requires=("logs",),
     ),
     StandardPart(
         "ledger",
@@ -127,6 +128,7 @@ PARTS: Final = (
         ("cache",),
         provides=("admin_routers", "cache_admin", "tasks"),
     ),
+    StandardPart("logs", "the log", (), sections=("log",), provides=("logs",)),
     StandardPart("metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",)),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(

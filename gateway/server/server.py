@@ -18,13 +18,12 @@ from gateway.assembly import build
 from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
 from gateway.request.load_shedding import room_for_bodies
-from gateway.seams import serve_by_workers, shared_metrics
+from gateway.seams import configure_logging, serve_by_workers, shared_metrics
 from gateway.server.app import App
 from gateway.server.descriptors import fitted_limits, raise_limit
 from gateway.server.http_protocol import HttpProtocol
 from gateway.server.listeners import BACKLOG, listen
 from gateway.server.process import Server
-from gateway.telemetry.logs import configure_logging
 from routing.difficulty.model import ArtefactError
 from routing.embedder import EmbedderUnavailable
 
@@ -97,7 +96,7 @@ def built(launch: Launch, deployment: Deployment) -> Steps:
 
 def set_up_logging(deployment: Deployment) -> None:
     """Log as the config says."""
-    configure_logging(deployment.log)
+    configure_logging(deployment)
     logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
 
 

@@ -10,6 +10,7 @@ from prometheus_client.samples import Sample
 from gateway.parts.access.metrics import LimitMetrics
 from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.hit_audits.metrics import AuditMetrics
+from gateway.parts.logs.metrics import count_dropped
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.rollout.metrics import TrialMetrics
 
@@ -27,6 +28,7 @@ class EveryMetric(NamedTuple):
 def every_metric(metrics: PrometheusMetrics | None = None) -> EveryMetric:
     """Define the metrics of every part beside the core's."""
     metrics = metrics or PrometheusMetrics()
+    count_dropped(metrics, lambda: 0)
     return EveryMetric(
         metrics, LimitMetrics(metrics), SessionMetrics(metrics), AuditMetrics(metrics), TrialMetrics(metrics)
     )

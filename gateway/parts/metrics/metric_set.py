@@ -230,7 +230,6 @@ class MetricSet:
             "policy_fingerprint_highest", "The workers' highest.", "livemax", "surface"
         )
         self.drops = self.counter("telemetry_dropped", "Traces not counted, not stored or not exported.", "reason")
-        self.log_drops = self.counter("log_dropped", "Log lines that could not be written.")
         self.lag = self.gauge(
             "loop_lag_seconds", "Delay of the event loop: least of its last few measurements.", "livemax"
         )

@@ -42,7 +42,6 @@ from gateway.parts.metrics.exposition import Metric, OwnText, SharedText
 from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, MetricSet
 from gateway.telemetry import names
 from gateway.telemetry.ledger import HELD, PLAYGROUND, answered, is_beside, no_answer
-from gateway.telemetry.logs import dropped_lines
 from gateway.telemetry.metrics import FIRST_BYTE_BUCKETS, Joined, Metrics
 from gateway.version import version
 from routing.cascade import REJECTED
@@ -248,17 +247,6 @@ class PrometheusMetrics(MetricSet, Metrics):
 
         self._watched.append(read)
 
-    def watch_log(self, dropped: Callable[[], int]) -> None:
-        """Read the counter of dropped log lines from `dropped()`."""
-        counted = 0
-
-        def read() -> None:
-            nonlocal counted
-            before, counted = counted, dropped()
-            self.log_drops.inc(counted - before)
-
-        self._watched.append(read)
-
     def watch_backends(self, states: Callable[[], Iterable[BackendState]]) -> None:
         """Read the gauges of backends from `states()`."""
 
@@ -311,7 +299,6 @@ class PrometheusMetrics(MetricSet, Metrics):
                     at = datetime(day.year, day.month, day.day, tzinfo=UTC)
                     self._child(self.retirement, (endpoint.config.name,)).set(at.timestamp())
         self.watch_store(steps.store.state)
-        self.watch_log(dropped_lines)
         self.watch_evictions(steps.room.evicted)
         self.watch_policies(steps.policies)
         self.watch_backends(partial(_states, steps.tiers))
@@ -377,6 +364,8 @@ class PrometheusMetrics(MetricSet, Metrics):
         key = metric, labels
         child = self._labelled.get(key)
         if child is None:
+            if not labels:
+                return metric
             values = tuple((value or _NONE)[:_LONGEST_LABEL] for value in labels)
             if values not in metric._metrics and len(metric._metrics) >= MOST[type(metric)]:
                 values = (OTHER,) * len(values)

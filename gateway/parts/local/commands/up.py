@@ -18,7 +18,7 @@ from gateway.parts.local.child import Child, Say
 from gateway.parts.local.family import Family
 from gateway.parts.local.plan import Plan, gather_facts, make_plan
 from gateway.parts.local.state import StateFolder, claimed_folder
-from gateway.telemetry.logs import LineWriter
+from gateway.parts.logs.logs import LineWriter
 
 Then = Callable[[Sequence[Child], Say], Awaitable[None]]
 """What runs beside the children once they are up, given them and the function that prints a line."""

@@ -14,10 +14,10 @@ from typing import Literal
 
 import pytest
 
-from gateway.config.schema import LogConfig
-from gateway.telemetry import logs
+from gateway.parts.logs import logs
+from gateway.parts.logs.config import LogConfig
+from gateway.parts.logs.logs import LineWriter
 from gateway.telemetry.ledger import Ledger
-from gateway.telemetry.logs import LineWriter
 from gateway.telemetry.trace import Trace
 from tests.support.wait import until
 
@@ -56,7 +56,7 @@ def log(
     """The process's log, as a gateway sets it up, going to `pipe` instead of stderr; all is written at its end."""
     monkeypatch.setattr(logs, "_STDERR", pipe.writing)
     monkeypatch.setattr(logging.root, "handlers", [])
-    logs.configure_logging(LogConfig(format=form, level="info"))
+    logs.configure(LogConfig(format=form, level="info"))
     try:
         yield logging.getLogger("tierline.test")
     finally:

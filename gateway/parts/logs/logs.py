@@ -32,7 +32,7 @@ from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Trace
 
 if TYPE_CHECKING:
-    from gateway.config.schema import LogConfig
+    from gateway.parts.logs.config import LogConfig
 
 _MOST: Final = 1024
 _NOTICE_EVERY_S: Final = 1.0
@@ -137,7 +137,7 @@ class _Handler(logging.handlers.QueueHandler):
 _writer: LineWriter[_Item] | None = None
 
 
-def configure_logging(config: LogConfig) -> None:
+def configure(config: LogConfig) -> None:
     """Send this process's log to stderr; do nothing if a log handler is already set.
 
     `config.level` applies to the loggers of Tierline and uvicorn. Other libraries log warnings and above only, because
