@@ -21,13 +21,13 @@ A price that nobody states is unknown, which is None and never 0: an unknown cos
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import Field
 
-from policies.validation import Section, Whole
+from gateway.parts.standard import one
+from policies.validation import Section
 from policies.value_type import value_type
 
 _IN, _OUT, _TOTAL, _ESTIMATED = "prompt_tokens", "completion_tokens", "total_tokens", "estimated"
@@ -295,7 +295,7 @@ class TokenRates(Section):
     cache_write: Dollars | None = None
     cache_write_1h: Dollars | None = None
 
-    def cost(self, usage: Usage) -> float:
+    def of(self, usage: Usage) -> float:
         """Return the cost of one call in US dollars."""
         prompt = usage.tokens_in * self.input
         if usage.tokens_cached and self.cached_input is not None:
@@ -320,79 +320,16 @@ class TokenRates(Section):
         return self.input == 0 == self.output
 
 
-def _completed(price: Mapping[str, Any]) -> dict[str, Any]:
-    made = dict(price)
-    if "long" in made:
-        steps, below = list(_steps(made["long"])), price
-        with contextlib.suppress(TypeError, KeyError):  # what is no step is refused later
-            steps.sort(key=lambda step: step["over"])
-        for at, step in enumerate(steps):
-            if isinstance(step, Mapping):
-                steps[at] = below = _usual(below, step)
-        made["long"] = steps
-    if isinstance(tiers := made.get("service_tiers"), Mapping):
-        made["service_tiers"] = {
-            name: _completed(_usual(price, rates)) if isinstance(rates, Mapping) else rates
-            for name, rates in tiers.items()
-        }
-    return made
-
-
-def _usual(price: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]:
-    """Return rates with what they leave out: the answer's or, where they state no `input`, any of them."""
-    left_out = ("output",) if "input" in rates else TokenRates.model_fields
-    return {name: price[name] for name in left_out if name in price} | dict(rates)
-
-
-class LongContext(TokenRates):
-    """TokenRates of a whole call whose prompt has more than `over` tokens."""
-
-    over: Annotated[Whole, Field(ge=1)]
-
-
-def _steps(long: Any) -> Any:
-    if long is None:
-        return ()
-    return long if isinstance(long, (list, tuple)) else (long,)
-
-
-def _in_order(steps: tuple[LongContext, ...]) -> tuple[LongContext, ...]:
-    return tuple(sorted(steps, key=lambda step: step.over))
-
-
-LongSteps = Annotated[tuple[LongContext, ...], BeforeValidator(_steps), AfterValidator(_in_order)]
-"""Rates of long prompts, one for each length from which they change, shortest first. A single one needs no list."""
-
-
-class ServiceTierPrice(TokenRates):
-    """TokenRates of the calls that the provider answered in one of its service tiers."""
-
-    long: LongSteps = ()
-
-
 class Price(TokenRates):
-    """The price of a backend: its rates, those of long prompts, and those of service tiers such as `flex`, by name."""
+    """The price of a backend: its rates. A part that provides `price` has those of long prompts and service tiers."""
 
-    long: LongSteps = ()
-    service_tiers: Mapping[str, ServiceTierPrice] = {}
-
-    @model_validator(mode="before")
     @classmethod
-    def _left_out_is_as_usual(cls, data: Any) -> Any:
-        """Return the data with the price of shorter prompts, or of ordinary calls, where further rates leave it out."""
-        return _completed(data) if isinstance(data, Mapping) else data
+    def model_of(cls, value: Any) -> type[Section]:
+        """See `Section.model_of`; this class itself where no part has another."""
+        return price_class()
 
-    @model_validator(mode="after")
-    def _a_free_price_is_free(self) -> Price:
-        if self.is_free and (self.long or self.service_tiers):
-            raise ValueError("long and service_tiers need input and output of ordinary calls")
-        return self
 
-    def of(self, usage: Usage) -> float:
-        """Return the cost in US dollars of one call with this usage."""
-        chosen = self.service_tiers.get(usage.service_tier, self) if self.service_tiers else self
-        rates: TokenRates = chosen
-        for step in chosen.long:
-            if usage.tokens_in > step.over:
-                rates = step
-        return rates.cost(usage)
+@one("price")
+def price_class() -> type[Price]:
+    """Return the class of what configs write as `price`."""
+    return Price

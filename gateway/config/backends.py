@@ -26,7 +26,7 @@ from pydantic_core import PydanticKnownError
 
 from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
 from gateway.backends.server_forms import chat_forms
-from gateway.chat.usage import Price
+from gateway.chat.usage import Price, price_class
 from gateway.config.addresses import is_loopback
 from gateway.config.notations import (
     BaseUrl,
@@ -129,6 +129,16 @@ def _of_part(base: type[Section], seam: str, key: str) -> BeforeValidator:
         return model.model_validate(value)
 
     return BeforeValidator(read)
+
+
+def _price(value: Any) -> Any:
+    """Return a price as the class that a part has. Raises PydanticCustomError for keys of it without the part."""
+    if not isinstance(value, Mapping):
+        return value
+    if (model := price_class()) is Price:
+        steps = [name for name in ("long", "service_tiers") if name in value]
+        raise_findings(Finding((name,), missing_for("price", name)) for name in steps)
+    return model.model_validate(value)
 
 
 @one("http")
@@ -249,7 +259,7 @@ class BackendConfig(Keyed, SetFields):
     base_url: BaseUrl = ""
     """URL up to and including `/v1`, without a slash at the end; if empty, the backend is unconfigured."""
     model: Annotated[str, Field(min_length=1, max_length=256), AfterValidator(_fit_for_a_header)]
-    price: Price | None = None
+    price: Annotated[Price | None, BeforeValidator(_price)] = None
     """None if nobody states it: then what its calls cost is unknown. A model that runs on this machine is free."""
     max_in_flight: Count = 64
     """Most concurrent calls, of all workers together."""

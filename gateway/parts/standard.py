@@ -95,7 +95,7 @@ PARTS: Final = (
         policy_sections=("spending",),
         provides=("authenticator", "limits", "admin_port", "audit", "pages"),
     ),
-    StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",)),
+    StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",), provides=("price",)),
     StandardPart(
         "lab",
         "policies before they are in force",

@@ -14,6 +14,7 @@ from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
 from gateway.parts.prices.model_facts import FactsFile, HostedModel, KnownModels, prior_of, prompt_lifetimes, read_facts
 from gateway.parts.prices.providers import with_hosted_tiers
+from gateway.parts.prices.steps import SteppedPrice
 from policies.errors import KeyPath
 from policies.validation import Section
 
@@ -88,7 +89,7 @@ def _price_source(backend: BackendConfig, facts: HostedModel | None, file: Facts
         return "" if facts.price is None else file.name
     if backend.price is None:
         return ""
-    free_here = backend.price == Price() and backend.is_here and not is_hosted_alone(backend.model)
+    free_here = backend.price == SteppedPrice() and backend.is_here and not is_hosted_alone(backend.model)
     return "on this machine" if free_here else "config"
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import orjson
 from pydantic import Field
 
-from gateway.chat.usage import Price
+from gateway.parts.prices.steps import SteppedPrice
 from policies.quantities import read_duration
 from policies.validation import Seconds, Section, Whole, validate
 from policies.yaml_source import read_yaml
@@ -37,7 +37,7 @@ _PROMPT_LIFETIMES: Final = Path(__file__).parent / "prompt_lifetimes.json"
 class HostedModel(Section):
     """What is known about one model of one provider. None and empty mean that nothing is known, or nothing special."""
 
-    price: Price | None = None
+    price: SteppedPrice | None = None
     context: Annotated[Whole, Field(ge=1)] | None = None
     """Context length in tokens, prompt and reply together."""
     max_output: Annotated[Whole, Field(ge=1)] | None = None

@@ -9,12 +9,13 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.chat.usage import Price, Usage
+from gateway.chat.usage import Usage
 from gateway.cli.main import main
 from gateway.config.backends import BackendConfig, retirement
 from gateway.config.loader import load_deployment
 from gateway.parts.prices.model_facts import HostedModel, prior_of, shipped_facts
 from gateway.parts.prices.price_map import facts_from_price_map
+from gateway.parts.prices.steps import SteppedPrice
 from policies.errors import ConfigError
 
 HOSTED = "https://api.openai.com/v1"
@@ -59,7 +60,7 @@ def test_a_known_model_has_its_price(tmp_path: Path) -> None:
     stated = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY, service_tiers: [priority]")
     assert stated.service_tiers == ("priority",) and stated.price == known.price
     stated = backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4, key_env: KEY, price: {{input: 9}}, rename: {{}}")
-    assert stated.price == Price(input=9) and stated.rename == {}
+    assert stated.price == SteppedPrice(input=9) and stated.rename == {}
     always = backend(tmp_path, f"base_url: '{HOSTED}', model: o3, key_env: KEY")
     assert not always.logprobs and "temperature" in always.omit
 
@@ -72,7 +73,7 @@ def test_the_same_name_elsewhere_is_unknown(tmp_path: Path, url: str) -> None:
 
 def test_this_machine_is_free(tmp_path: Path) -> None:
     """What runs here costs nothing per token, unless the config says otherwise."""
-    assert backend(tmp_path, "base_url: 'http://127.0.0.1:9/v1', model: small").price == Price()
+    assert backend(tmp_path, "base_url: 'http://127.0.0.1:9/v1', model: small").price == SteppedPrice()
 
 
 def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
     keys = "base_url: 'https://models.example.com/v1', model: mine, key_env: KEY"
     with pytest.raises(ConfigError, match=r"nobody states what it costs"):
         backend(tmp_path, keys, "prices: {unknown: refuse}\n")
-    assert backend(tmp_path, f"{keys}, price: {{}}", "prices: {unknown: refuse}\n").price == Price()
+    assert backend(tmp_path, f"{keys}, price: {{}}", "prices: {unknown: refuse}\n").price == SteppedPrice()
     with pytest.raises(ConfigError, match=r"a hosted model behind an address of this machine.*price: \{\} if nobody"):
         backend(tmp_path, "base_url: 'http://127.0.0.1:9/v1', model: gpt-3.5-turbo", "prices: {unknown: refuse}\n")
 
@@ -92,20 +93,20 @@ def test_an_unknown_price_can_be_refused(tmp_path: Path) -> None:
             "gpt-4o-mini", "openai/gpt-6-luna", "claude-haiku-5-5", "bedrock/us.anthropic.claude-haiku-4-5-v1:0",
             "gemini/gemini-3.5-flash", "xai/grok-4.7", "o3", "azure/gpt-5.5", "deepseek-chat", "mistral-large-latest",
         )),
-        *((name, Price()) for name in (
+        *((name, SteppedPrice()) for name in (
             "m", "SmolLM2-135M-Instruct", "openai/gpt-oss-120b", "gpt-oss:20b", "gpt2", "gemma-3-27b-it",
             "deepseek-r1:8b", "mistral:7b", "qwen/qwen3.8-27b", "meta-llama/Llama-3.3-70B-Instruct", "o3d-7b",
         )),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("key", ["", ", key_env: KEY"], ids=["no key", "key"])
-def test_a_proxy_on_this_machine_is_not_free(tmp_path: Path, model: str, price: Price | None, key: str) -> None:
+def test_a_proxy_on_this_machine_is_not_free(tmp_path: Path, model: str, price: SteppedPrice | None, key: str) -> None:
     """One that serves a model which its maker alone serves: somebody pays for it. A server of open models is free."""
     made = backend(tmp_path, f"base_url: 'http://localhost:4000/v1', model: '{model}'{key}")
     assert made.price == price
     assert made.price_source == ("" if price is None else "on this machine")
     stated = backend(tmp_path, f"base_url: 'http://localhost:4000/v1', model: '{model}'{key}, price: {{}}")
-    assert stated.price == Price() and stated.price_source == ("config" if price is None else "on this machine")
+    assert stated.price == SteppedPrice() and stated.price_source == ("config" if price is None else "on this machine")
 
 
 def test_check_says_why_a_proxy_on_this_machine_is_not_free(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,10 +180,10 @@ def test_an_own_file_comes_first(tmp_path: Path) -> None:
     }
     (tmp_path / "prices.json").write_bytes(orjson.dumps(own))
     top = "prices: {file: prices.json}\n"
-    assert backend(tmp_path, "base_url: 'https://models.example.com/v1', model: m", top).price == Price(
+    assert backend(tmp_path, "base_url: 'https://models.example.com/v1', model: m", top).price == SteppedPrice(
         input=1, output=2
     )
-    assert backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4", top).price == Price(input=7)
+    assert backend(tmp_path, f"base_url: '{HOSTED}', model: gpt-5.4", top).price == SteppedPrice(input=7)
 
 
 def test_a_map_of_prices_is_read() -> None:
@@ -198,7 +199,7 @@ def test_a_map_of_prices_is_read() -> None:
         facts_from_price_map({}, {"api.openai.com": "openai"}, date(2026, 11, 22), "")
 
 
-def imported(entry: dict[str, Any]) -> Price | None:
+def imported(entry: dict[str, Any]) -> SteppedPrice | None:
     """The price of a chat model of OpenAI's whose entry in the map has these fields."""
     price_map = {"m": {"litellm_provider": "openai", "mode": "chat", "max_input_tokens": 9, **entry}}
     return facts_from_price_map(price_map, {"h": "openai"}, date.today(), "").models["openai"]["m"].price
@@ -354,7 +355,7 @@ def test_check_tells_where_each_price_comes_from(tmp_path: Path, capsys: pytest.
 def test_the_default_config_leaves_prices_to_the_facts() -> None:
     """Whatever model is the hosted tier's, it is charged by its own price, or by none; the local one is free."""
 
-    def price(model: str, url: str = "https://api.openai.com/v1") -> tuple[Price | None, Price | None]:
+    def price(model: str, url: str = "https://api.openai.com/v1") -> tuple[SteppedPrice | None, SteppedPrice | None]:
         env = {"TIERLINE_HOSTED_MODEL": model, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "k"}
         local, hosted, _ = (tier.backends[0] for tier in load_deployment(None, env).tiers)
         return local.price, hosted.price
@@ -362,9 +363,9 @@ def test_the_default_config_leaves_prices_to_the_facts() -> None:
     for model in ("gpt-4o-mini", "gpt-6.1-sol"):
         facts = shipped_facts().find("https://api.openai.com/v1", model)
         assert facts is not None and facts.price is not None
-        assert price(model) == (Price(), facts.price)
-    assert price("nobody-knows") == (Price(), None)
-    assert price("gpt-4o-mini", "https://models.example.com/v1") == (Price(), None)
+        assert price(model) == (SteppedPrice(), facts.price)
+    assert price("nobody-knows") == (SteppedPrice(), None)
+    assert price("gpt-4o-mini", "https://models.example.com/v1") == (SteppedPrice(), None)
 
 
 def test_a_stated_price_that_is_another_models_is_told(tmp_path: Path) -> None:
