@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from gateway.steps import Steps
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
 
@@ -52,8 +51,8 @@ class Metrics:
         """Return what was counted, as `/metrics` shows it."""
         return b""
 
-    def start(self, steps: Steps) -> None:
-        """Count this process as a serving worker, and watch what its steps say of themselves."""
+    def start(self, steps: Any) -> None:
+        """Count this process as a serving worker, and watch what its `gateway.steps.Steps` say of themselves."""
 
     def flush(self) -> None:
         """Take over what was counted since the last call; telemetry's background task calls this."""
