@@ -32,8 +32,6 @@ from gateway.encoders import load_embedder
 from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
 from gateway.seams import (
-    Core,
-    LoadedModels,
     build_admissions,
     build_authenticator,
     build_call_memory,
@@ -60,7 +58,7 @@ from gateway.seams import (
     read_other_languages,
     spans,
 )
-from gateway.steps import Steps
+from gateway.steps import Core, LoadedModels, Steps
 from gateway.telemetry.sink import Telemetry
 from gateway.tiers.tier import build_tiers, endpoints_of
 from policies.errors import ConfigError

@@ -1,4 +1,4 @@
-"""The seams: what the core asks of parts, and what it gives them. The only door, for our own parts too.
+"""The seams: what the core asks of parts. With `gateway.steps`, which has what it gives them, the only door.
 
 Each function below is declared here and written in the module `part` of a part, under the same name. The list of parts
 (`gateway.parts.standard`) says which part provides which seam; that module is imported when one of the seam's functions
@@ -10,8 +10,8 @@ is first called. A part that is there and broken is the error it raises.
                 the order of the list; without any, an empty list.
 
 What a `build_...` makes for a worker lives as long as the worker. It is called once, before there is an event loop:
-nothing may be awaited, started or connected then. It is given the `Core`, which has by then all that stands above
-it in `gateway.assembly.build`. Where what it makes has `start`, that is called in the order of
+nothing may be awaited, started or connected then. It is given the `gateway.steps.Core`, which has by then all that
+stands above it in `gateway.assembly.build`. Where what it makes has `start`, that is called in the order of
 `gateway.assembly.lifecycle`, after what it may use: the store, then the policies, the keys and the limits. Requests may
 come before that, and after its end. `aclose` is awaited in the reverse order, while the store and the backends are
 still open; it must return within a second or two.
@@ -27,6 +27,8 @@ Declared elsewhere, below what this file imports:
                 In `gateway.cascade.answer_checks`: whether an answer is what the request asked for.
     http, identities
                 In `gateway.config.backends`: the keys of a backend's `http` and `auth`, and what these make.
+    heads       In `gateway.config.loader`: how likely an answer of a model is right, from its log-probabilities.
+    reading     In `policies.ADDED`: what policies of older releases say, and what to write instead.
     several_servers
                 `cache.store.redis_nodes.SeveralServers`: reaches stores of several servers. Without, a store is one.
 
@@ -44,145 +46,49 @@ A part's sections of the config and of policies are no seams: the list of parts 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from cache.text.languages import read_by
 from gateway.parts.standard import every, missing_for, one
 
 if TYPE_CHECKING:
-    import asyncio
     import socket
 
     from fastapi import APIRouter, FastAPI
-    from pydantic import SecretStr
     from rich.console import Console
     from starlette.requests import Request
     from starlette.responses import Response
     from starlette.routing import Route
 
     from cache.flights import SharedFlights
-    from cache.response_cache import ResponseCache
-    from cache.scopes.shelf import Caps
     from cache.semantic.cross_encoder import MeasuredPairScorer, PairQueue, TextPairScorer, TurnByTurn
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
-    from cache.semantic.verifier import Verifier
     from cache.store.base import Store
     from cache.text.languages import ForeignLanguages
     from gateway.backends.server_forms import CallMemory
-    from gateway.caching.lookups import QuestionEmbedder
     from gateway.caching.write_behind import Observer
     from gateway.caller import Caller
     from gateway.cascade.protocols import AnswerVerifier, ConversationAdvisor, StreamSuccessor
-    from gateway.cascade.router import Router
     from gateway.config.launch import Launch
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
-    from gateway.request.context import CallerLimits, RequestContext
-    from gateway.steps import Steps
+    from gateway.request.context import CallerLimits
+    from gateway.steps import Admission, Authenticator, ClientApi, Core, Described, Steps, WorkerTask
     from gateway.telemetry.ledger import DecisionEncoder, Ledger
     from gateway.telemetry.metrics import Metrics
-    from gateway.telemetry.sink import Exporter, Redactor, Telemetry
+    from gateway.telemetry.sink import Exporter, Redactor
     from gateway.telemetry.trace import Trace
-    from gateway.tiers import Endpoint, Tier
     from policies.errors import ConfigError, Finding
     from policies.loader import PolicySet, PolicySource
     from policies.model import Policy
-    from routing.difficulty.model import DifficultyModel
     from routing.embedder import PublicEncoder
 
 
-class LoadedModels(NamedTuple):
-    """The models that run in the worker itself."""
-
-    embedder: PublicEncoder
-    classifier: DifficultyModel
-    verifier: Verifier
-    """Says how alike two questions are."""
-    cross_encoder: MeasuredPairScorer | None
-    cosine_weight: float
-    """Weight of the cosine in the cross-encoder's scores; 0 without one."""
-
-
-class Core:
-    """What a worker's core has, from its config to its APIs, in the order in which it is made.
-
-    Nothing is replaced while the worker runs; policies, keys and health change inside these. Stable are `deployment`,
-    `store`, `metrics`, `policies` and `tiers`.
-    """
-
-    deployment: Deployment
-    secret: bytes
-    """Key of the hashes under which the store has what clients are given back."""
-    store: Store
-    metrics: Metrics
-    models: LoadedModels
-    policies: Policies
-    kept_calls: CallMemory | None
-    tiers: Mapping[str, Tier]
-    """Those of the config, by their names."""
-    endpoints: Mapping[str, Endpoint]
-    """Their backends, by their names."""
-    quotas: Mapping[str, Caps]
-    """Quotas of what the store keeps for each tenant, by section of the config. They change with the store's memory."""
-    cache: ResponseCache
-    limits: CallerLimits | None
-    telemetry: Telemetry
-    embedder: QuestionEmbedder
-    """Makes vectors of questions; its `cosine` compares two texts by meaning, -1..1."""
-    verifier: AnswerVerifier | None
-    router: Router
-    authenticator: Authenticator
-    client_apis: Sequence[ClientApi]
-    """What answers paths beside those of chat completions."""
-
-
 # Who asks, and what for.
-
-
-class KeyFiles(Protocol):
-    """Looks at files of keys while a worker runs."""
-
-    def watch(
-        self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]
-    ) -> Callable[[], Awaitable[None]] | None:
-        """Have `take` called with all keys of these files when one of them changes. It raises BadSecret to refuse them.
-
-        Keys have at least `least` characters. Returns what looks at the files now; None where there is no file.
-        """
-
-    def watch_one(self, file: Path, rekey: Callable[[str | None], None]) -> Callable[[], Awaitable[None]] | None:
-        """Have `rekey` called with the one key of a file when that changes; returns what looks at it now."""
-
-
-class Authenticator(Protocol):
-    """Finds who sends a request, by its headers' names in lower case and their values; one for a worker."""
-
-    @property
-    def notes(self) -> Sequence[str]:
-        """What is wrong with it, in words, for /readyz."""
-
-    def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
-        """Return the caller of a request; None if it has to be found. Raises Unauthorized."""
-
-    async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return the caller of a request, known or not. Raises Unauthorized, and Overloaded in trouble."""
-
-    async def is_operator(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Return whether the sender may read data on all tenants: /metrics and the details of /readyz."""
-
-    def watch(self, files: KeyFiles) -> None:
-        """Have the files of keys watched."""
-
-    async def start(self) -> None:
-        """Begin to know callers, before requests are served; it may wait for the store for two seconds."""
-
-    async def aclose(self) -> None:
-        """End it, while the store is open."""
 
 
 @one("authenticator")
@@ -206,26 +112,6 @@ def build_admin_port(steps: Steps) -> Any:
 @one("audit")
 async def note_config(store: Store, file: Path) -> None:
     """Note which keys of the config's file have changed since a gateway last ran with it."""
-
-
-class Admission(Protocol):
-    """A layer of `gateway.http.exchange`, one for a worker: each chat passes it, with its policy and limits, before the
-    pipeline. Its `aclose` is awaited at the close.
-    """
-
-    @property
-    def name(self) -> str:
-        """What the lifecycle calls it."""
-
-    def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
-        """Return the request as the next layer gets it, which may take a while; None if it stays as it is.
-
-        It or what is awaited raises ApiError for a request that is not let in. What is to be done at the request's end
-        goes to `request.trace.then`.
-        """
-
-    async def aclose(self) -> None:
-        """Finish what requests have left to be done."""
 
 
 @every("admission")
@@ -343,67 +229,6 @@ def build_successor(core: Core) -> StreamSuccessor | None:
 
 # Other APIs.
 
-AsgiApp = Callable[[Any, Any, Any], Coroutine[Any, Any, None]]
-"""An application of ASGI, by its scope, `receive` and `send`."""
-
-
-class ServedPaths(NamedTuple):
-    """What answers further paths of the public port, besides the cold routes of FastAPI."""
-
-    posts: Mapping[str, AsgiApp]
-    """What answers a POST, by its whole path; other methods are refused."""
-    find: Callable[[str], AsgiApp | None] | None = None
-    """Returns what answers all methods of a path; None where it is no path of this API."""
-    sockets: Mapping[str, AsgiApp] = MappingProxyType({})
-    """What answers WebSockets, by their paths."""
-    socket_protocol: Callable[..., asyncio.Protocol] | None = None
-    """Returns uvicorn's protocol of an open WebSocket, which is a `gateway.server.connection_limits.Connection`."""
-
-
-class Described(NamedTuple):
-    """A route that is served without FastAPI: replies to other methods and paths name it, an OpenAPI document shows it.
-
-    `body`: a model, or the media type of what is passed on as it is. `media` is that of the reply, whose model `reply`
-    is where that is JSON; of `stream`, server-sent events come in its place. `failure`: model of the reply that a
-    request gets which failed; None for OpenAI's envelope.
-    """
-
-    method: str
-    path: str
-    summary: str = ""
-    tag: str = "The gateway"
-    body: Any = None
-    reply: Any = dict[str, Any]
-    stream: bool = False
-    media: str = "application/json"
-    failure: Any = None
-
-
-class ClientApi(Protocol):
-    """Further APIs of a worker. It starts once the store has, and closes before it; requests end before that."""
-
-    @property
-    def name(self) -> str:
-        """What the lifecycle calls it."""
-
-    def serve(self, steps: Steps) -> ServedPaths:
-        """Return what answers its paths."""
-
-    def routes(self) -> tuple[Sequence[APIRouter], Sequence[Described]]:
-        """Return its cold routes, and a description of what `serve` answers. Imports FastAPI."""
-
-    def watch_keys(self, files: KeyFiles) -> None:
-        """Have the keys of servers that it calls read again when their files change."""
-
-    def readiness(self, policies: PolicySet) -> tuple[Sequence[str], Mapping[str, Any]]:
-        """Return what is degraded, in words, and further members for the body of `/readyz`."""
-
-    def start(self) -> None:
-        """Start on the worker's event loop."""
-
-    async def aclose(self) -> None:
-        """Close its connections and tasks."""
-
 
 @every("client_api")
 def build_client_api(core: Core) -> ClientApi:
@@ -443,16 +268,6 @@ def admin_routers() -> Sequence[APIRouter]:
 def build_observers(core: Core) -> Sequence[Observer]:
     """Return what reads a worker's fresh answers once their requests are over, at the operator's expense."""
     return ()
-
-
-class WorkerTask(Protocol):
-    """Something that runs from its start to its close."""
-
-    def start(self) -> None:
-        """Start it; the event loop runs."""
-
-    async def aclose(self) -> None:
-        """End it."""
 
 
 @every("tasks")

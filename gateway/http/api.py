@@ -30,8 +30,8 @@ from gateway.http.exchange import CHAT
 from gateway.request.body import ChatBodies
 from gateway.request.context import ClientGone
 from gateway.request.options import known_headers
-from gateway.seams import Described, add_documents, common_replies, public_routers
-from gateway.steps import Steps
+from gateway.seams import add_documents, common_replies, public_routers
+from gateway.steps import Described, Steps
 from policies.loader import AUTO
 from policies.model import Policy
 

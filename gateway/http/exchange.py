@@ -181,7 +181,7 @@ read_request: Final = from_fields(ReadRequest)
 
 
 class _Layer(Protocol):
-    """What lets a request in; see `gateway.seams.Admission`."""
+    """What lets a request in; see `gateway.steps.Admission`."""
 
     def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
         """Return the request as the next layer gets it; None if it stays as it is."""

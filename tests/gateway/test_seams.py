@@ -11,15 +11,14 @@ from typing import Any
 
 import pytest
 
-from gateway import seams
 from gateway.assembly import build
 from gateway.config.launch import Launch
 from gateway.parts.standard import PARTS, providers
-from gateway.steps import Steps
+from gateway.steps import Core, Steps
 from tests.support.gateway import CHAT, ROOT, config, write_deployment
 from tests.support.store import LocalStore
 
-_ELSEWHERE = {"several_servers"}
+_ELSEWHERE = {"several_servers", "reading"}
 
 
 def _declared() -> list[tuple[str, Callable[..., Any]]]:
@@ -60,8 +59,8 @@ async def test_a_worker_has_all_that_its_class_says(tmp_path: Path, store: Local
     launch = Launch(config=tmp_path / "tierline.yaml", policies=tmp_path / "policies")
     deployment = launch.deployment({})
     steps = build(deployment, launch.policy_source(deployment))
-    declared = [*seams.Core.__annotations__, *Steps.__annotations__]
+    declared = [*Core.__annotations__, *Steps.__annotations__]
     assert set(vars(steps)) == set(declared)
-    made = [name for name in vars(steps) if name in seams.Core.__annotations__]
-    assert made == list(seams.Core.__annotations__), "a build may use what is declared above what it makes"
+    made = [name for name in vars(steps) if name in Core.__annotations__]
+    assert made == list(Core.__annotations__), "a build may use what is declared above what it makes"
     await steps.store.aclose()

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cache.store.base import Store
     from gateway.config.schema import Deployment
-    from gateway.seams import KeyFiles
+    from gateway.steps import KeyFiles
 
 
 class KeyAuthenticator(Callers):

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from cache.store.base import Store
-    from gateway.seams import ConsoleShell, Core
-    from gateway.steps import Steps
+    from gateway.seams import ConsoleShell
+    from gateway.steps import Core, Steps
 
 
 def build_authenticator(core: Core) -> KeyAuthenticator:

@@ -19,7 +19,7 @@ from gateway.parts.measures.daily_budget import DailyBudget
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gateway.seams import Admission, Core
+    from gateway.steps import Admission, Core
 
 
 def build_admissions(core: Core) -> Sequence[Admission]:

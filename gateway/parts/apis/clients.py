@@ -11,7 +11,7 @@ from gateway.parts.apis.stores.background import BackgroundRuns
 from gateway.parts.apis.stores.conversations import Conversations
 from gateway.parts.apis.stores.kept_responses import KeptResponses
 from gateway.parts.apis.token_counter import TokenCounter
-from gateway.seams import Core, KeyFiles
+from gateway.steps import Core, KeyFiles
 
 if TYPE_CHECKING:
     from gateway.config.backends import BackendConfig
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """What one worker has for clients of these APIs: as `gateway.seams.ClientApi`, but for the endpoints."""
+    """What one worker has for clients of these APIs: as `gateway.steps.ClientApi`, but for the endpoints."""
 
     name = "other APIs"
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Limits
     from gateway.request.context import CallerLimits
     from gateway.request.load_shedding import LoadShedder
-    from gateway.seams import Authenticator
+    from gateway.steps import Authenticator
 
 _CHECKED_EACH_S: Final = 1.0
 

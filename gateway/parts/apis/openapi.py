@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from gateway.parts.apis import schemas
-from gateway.seams import Described
+from gateway.steps import Described
 
 MESSAGES_ERROR: Final[dict[int | str, dict[str, Any]]] = {
     "default": {"model": schemas.MessagesError, "description": "The request failed"}

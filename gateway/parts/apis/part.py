@@ -13,19 +13,18 @@ from gateway.parts.apis.routes.completions import TextCompletions
 from gateway.parts.apis.routes.messages import Messages
 from gateway.parts.apis.routes.response_socket import ResponseSockets
 from gateway.parts.apis.routes.responses import PATHS, ResponsesEndpoint
-from gateway.seams import Core, ServedPaths
+from gateway.steps import Core, ServedPaths
 
 if TYPE_CHECKING:
     import asyncio
 
     from fastapi import APIRouter
 
-    from gateway.seams import AsgiApp, Described
-    from gateway.steps import Steps
+    from gateway.steps import AsgiApp, Described, Steps
 
 
 class ServedClients(Clients):
-    """What one worker has for clients of these APIs, with the endpoints: a `gateway.seams.ClientApi`."""
+    """What one worker has for clients of these APIs, with the endpoints: a `gateway.steps.ClientApi`."""
 
     def serve(self, steps: Steps) -> ServedPaths:
         """Return what answers the paths of these APIs with a worker's steps."""

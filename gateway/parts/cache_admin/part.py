@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from cache.store.base import Store
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 
 async def remove_wrong(

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gateway.parts.fleet.gossip import Gossip
     from gateway.parts.fleet.http_client import HttpClient
     from gateway.parts.fleet.sentinel import SentinelDialler
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 
 def auth_config() -> type[CloudAuth]:

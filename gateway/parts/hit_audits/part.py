@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from cache.store.base import Store
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 __all__ = ["build_hit_bound", "complain", "draw_published", "read_published", "shown_published", "withdraw"]
 

@@ -39,7 +39,7 @@ class KeyFileWatcher:
     def watch(
         self, files: Sequence[Path], least: int, take: Callable[[list[SecretStr]], None]
     ) -> Callable[[], Awaitable[None]] | None:
-        """See `gateway.seams.KeyFiles`."""
+        """See `gateway.steps.KeyFiles`."""
         if not files:
             return None
         watched = _WatchedFiles(tuple(files), least, take)
@@ -47,7 +47,7 @@ class KeyFileWatcher:
         return watched.look
 
     def watch_one(self, file: Path, rekey: Callable[[str | None], None]) -> Callable[[], Awaitable[None]] | None:
-        """See `gateway.seams.KeyFiles`."""
+        """See `gateway.steps.KeyFiles`."""
 
         def take(keys: list[SecretStr]) -> None:
             if len(keys) != 1:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from gateway.parts.key_files.key_files import KeyFileWatcher
 
 if TYPE_CHECKING:
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 
 def build_tasks(core: Core) -> Mapping[str, KeyFileWatcher]:

@@ -10,7 +10,7 @@ from gateway.parts.measures.request_figures import RequestFigures
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
-    from gateway.seams import Core
+    from gateway.steps import Core
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
 

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute
 from gateway.parts.openapi import schemas
 from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import REQUEST_HEADERS
-from gateway.seams import Described
+from gateway.steps import Described
 from gateway.version import version
 
 Document = dict[str, Any]

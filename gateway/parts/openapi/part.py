@@ -13,7 +13,7 @@ from starlette.responses import Response
 from gateway.parts.openapi.document import document, failure
 from gateway.parts.openapi.page import HEADERS, STYLE, docs_page
 from gateway.parts.openapi.schemas import Error
-from gateway.seams import Described
+from gateway.steps import Described
 
 
 def common_replies() -> Mapping[int | str, dict[str, Any]]:

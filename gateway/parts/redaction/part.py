@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gateway.parts.redaction.redactor import Hook, TextRedactor
 
 if TYPE_CHECKING:
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 
 def build_redactor(core: Core) -> TextRedactor | None:

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from cache.store.base import Store
     from gateway.caching.write_behind import Observer
     from gateway.parts.rollout.registry.follower import PolicyFollower
-    from gateway.seams import ConsoleShell, Core
+    from gateway.seams import ConsoleShell
+    from gateway.steps import Core
     from policies.errors import ConfigError
     from policies.loader import PolicySet, PolicySource
 

@@ -13,7 +13,7 @@ from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.refused_fields import RefusedFields
 
 if TYPE_CHECKING:
-    from gateway.seams import Core
+    from gateway.steps import Core
 
 new_field_memory = RefusedFields
 adapted = AdaptedBackend

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, Field
 
 from gateway.parts.apis import schemas
-from gateway.seams import Described
+from gateway.steps import Described
 
 _JSON, _FORM, _BYTES = "application/json", "multipart/form-data", "application/octet-stream"
 

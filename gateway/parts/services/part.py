@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.parts.services.services import Services
-from gateway.seams import Core
+from gateway.steps import Core
 
 
 def build_client_api(core: Core) -> Services:

@@ -14,19 +14,18 @@ from gateway.parts.services.passthrough import OTHER, PassedOn, endpoint_of
 from gateway.parts.services.policy import Endpoints, endpoints_in
 from gateway.parts.services.text_encoder import TextEncoder
 from gateway.request.options import known_headers
-from gateway.seams import Core, KeyFiles, ServedPaths
+from gateway.steps import Core, KeyFiles, ServedPaths
 
 if TYPE_CHECKING:
     from fastapi import APIRouter
 
     from gateway.config.schema import Deployment
-    from gateway.seams import AsgiApp, Described
-    from gateway.steps import Steps
+    from gateway.steps import AsgiApp, Described, Steps
     from policies.loader import PolicySet
 
 
 class Services:
-    """What one worker has for what is not a chat. It implements `gateway.seams.ClientApi`."""
+    """What one worker has for what is not a chat. It implements `gateway.steps.ClientApi`."""
 
     name = "services"
 

@@ -5,7 +5,7 @@ import httpx2
 from tierline.gateway.config.sections import Sections
 from tierline.gateway.errors import Forbidden, Overloaded
 from tierline.gateway.request.context import RequestContext
-from tierline.gateway.seams import Core
+from tierline.gateway.steps import Core
 from tierline.policies.validation import Seconds, Section
 
 PROVIDES = ("admission",)
