@@ -11,7 +11,7 @@ from gateway.parts.logs.metrics import count_dropped
 
 if TYPE_CHECKING:
     from gateway.config.schema import Deployment
-    from gateway.seams import Core
+    from gateway.steps import Core
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Trace
 
