@@ -37,7 +37,7 @@ from gateway.dialects.told_lengths import Lengths, lengths_in
 from policies.value_type import from_fields, value_type
 
 if TYPE_CHECKING:
-    from gateway.backends.prompt_cache import PromptCacheAsk
+    from gateway.backends.server_forms import PromptCacheAsk
     from gateway.chat.usage import Usage
     from gateway.dialects.native import Native
 

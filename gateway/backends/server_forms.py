@@ -114,6 +114,58 @@ class CallMemory(Protocol):
         """Return the notes that there are, by the ids that were asked for; none if the store does not answer."""
 
 
+class PromptCacheFacts(Protocol):
+    """Says what one model's provider takes of requests for its prompt cache."""
+
+    @property
+    def form(self) -> str:
+        """How it is asked; `key`: requests with one key meet the same cache."""
+
+    @property
+    def longest(self) -> str:
+        """The longest time that it keeps a prompt, '' if there is no choice."""
+
+    def worth(self, tokens: int, tools: int) -> bool:
+        """Return whether a prompt of about so many tokens and tools may be long enough to be cached."""
+
+    def ask(self, key: str, *, goes_on: bool, long: bool) -> PromptCacheAsk:
+        """Return what one call asks: requests with one `key` meet one cache. `long`: to keep it as long as it can.
+
+        `goes_on`: whether the conversation will likely go on, so that its turns come again.
+        """
+
+
+class PromptCacheAsk(Protocol):
+    """Asks the provider's prompt cache by one call."""
+
+    least: int
+    """The least tokens that are cached."""
+    goes_on: bool
+    added: tuple[str, ...]
+    """What the request was given for it."""
+
+    @property
+    def control(self) -> dict[str, str]:
+        """The value of `cache_control`."""
+
+    def add_fields(self, body: dict[str, Any]) -> None:
+        """Add fields to a request of chat completions or of the Responses API, in place, unless it has its own."""
+
+    def left_out(self, paths: Iterable[str]) -> None:
+        """Note what the model refuses, and is not sent."""
+
+
+@one("servers")
+def prompt_cache_facts(provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
+    """Return what is known of a model of this provider, '' if it is not known; None if nothing is to be asked for."""
+
+
+@one("servers")
+def always_thinks(model: str) -> bool:
+    """Return whether it is known of a model that its thinking cannot be switched off."""
+    return False
+
+
 @one("servers")
 def new_field_memory(backend: str) -> FieldMemory | None:
     """Return what remembers the fields that the backend of this name refuses."""

@@ -9,7 +9,7 @@ their own; so whoever's limit it is, it is lowered to the room beside the prompt
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self
@@ -26,7 +26,6 @@ from gateway.backends.base import (
     EventStream,
     LengthRefused,
 )
-from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheAsk, PromptCacheFacts, lifetime_asked
 from gateway.backends.refusals import refusal_words
 from gateway.caller import in_tenants_space
 from gateway.cascade.fields import with_set_fields
@@ -36,11 +35,17 @@ from gateway.telemetry import names
 from routing.features import estimated_tokens, limit_of, limited, room_needed, within
 
 if TYPE_CHECKING:
+    from gateway.backends.server_forms import PromptCacheAsk
+    from gateway.dialects.native import Native
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.trace import Hop
     from gateway.tiers import Endpoint, Slot
 
+
+ONE_HOUR: Final = "1h"
+"""The longest time that Anthropic keeps a prompt; writing it costs more."""
+FIVE_MINUTES: Final = "5m"
 
 CallOutcome = Literal["answered", "rejected", "lost", "cancelled", "fault"] | BackendError
 """How a call ended.
@@ -287,8 +292,15 @@ def backend_request(
     if endpoint.config.slo_headers and not own:
         asked = replace(asked, headers=_slo_headers(request))
     facts = endpoint.config.prompt_cache
-    if facts is not None and not own and request.policy.prompt_cache != "off":
-        asked = replace(asked, prompt_cache=_prompt_cache_ask(request, facts))
+    features, tokens = request.features, request.features.approx_tokens
+    if facts is not None and not own and request.policy.prompt_cache != "off" and facts.worth(tokens, features.tools):
+        # Requests with one key meet one cache: those of a conversation whose client names it or has tools, which is an
+        # agent; else all of the surface, as they share its system text.
+        ledger, long = request.ledger, request.policy.prompt_cache == "long"
+        agent = features.has_tools and request.body.get("tool_choice") in (None, "auto")
+        told = agent or ledger.session != ledger.conversation
+        key = in_tenants_space(ledger.tenant, ledger.conversation if told else f"/{ledger.surface}")
+        asked = replace(asked, prompt_cache=facts.ask(key, goes_on=told or features.turns > 1, long=long))
     return asked
 
 
@@ -299,24 +311,36 @@ def _remembered(request: RequestContext) -> str:
     return in_tenants_space(request.caller.owner, request.ledger.conversation)
 
 
-def _prompt_cache_ask(request: RequestContext, facts: PromptCacheFacts) -> PromptCacheAsk | None:
-    """Return what a request asks of its provider's prompt cache; None if it is too short for it.
+def lifetime_asked(body: Mapping[str, Any], native: Native | None) -> str:
+    """Return how long the markers of a request ask to keep its prompt: `1h`, `5m`, or '' without any marker.
 
-    Requests with one key meet one cache: those of a conversation whose client names it or has tools, which is an agent;
-    else all of the surface, as they share its system text.
+    Markers stand beside the fields of a body of chat completions or of the Messages API, in tools, in the system text,
+    in messages, in their parts, and in parts of tools' results.
     """
-    features, ledger = request.features, request.ledger
-    if not facts.worth(features.approx_tokens, features.tools):
-        return None
-    named = ledger.session != ledger.conversation
-    agent = features.has_tools and request.body.get("tool_choice") in (None, "auto")
-    return PromptCacheAsk(
-        facts.form,
-        facts.least,
-        in_tenants_space(ledger.tenant, ledger.conversation if named or agent else f"/{ledger.surface}"),
-        named or agent or features.turns > 1,
-        facts.longest if request.policy.prompt_cache == "long" else "",
-    )
+    found = ""
+    for holder in _may_be_marked(body if native is None else {**body, **native.body}):
+        control = holder.get("cache_control")
+        if type(control) is dict:
+            if control.get("ttl") == ONE_HOUR:
+                return ONE_HOUR
+            found = FIVE_MINUTES
+    return found
+
+
+def _may_be_marked(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    yield body
+    for name in ("tools", "system", "messages"):
+        for tool in _dicts(body.get(name)):
+            yield tool
+            if type(function := tool.get("function")) is dict:
+                yield function
+            for part in _dicts(tool.get("content")):
+                yield part
+                yield from _dicts(part.get("content"))
+
+
+def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
+    return (item for item in value if type(item) is dict) if type(value) is list else iter(())
 
 
 def _slo_headers(request: RequestContext) -> dict[str, str]:

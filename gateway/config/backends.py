@@ -24,8 +24,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticKnownError
 
-from gateway.backends.prompt_cache import PromptCacheFacts, prompt_cache_facts
-from gateway.backends.server_forms import chat_forms
+from gateway.backends.server_forms import PromptCacheFacts, chat_forms, prompt_cache_facts
 from gateway.chat.usage import Price, price_class
 from gateway.config.addresses import is_loopback
 from gateway.config.notations import (

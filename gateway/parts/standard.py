@@ -216,7 +216,9 @@ PARTS: Final = (
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),
     StandardPart("workers", "several processes", (), provides=("workers",)),
     StandardPart("recorder", "recorded decisions", (), provides=("recorder",)),
-    StandardPart("servers", "what servers want or say otherwise", (), provides=("servers", "tasks")),
+    StandardPart(
+        "servers", "what servers want or say otherwise", (), settings=("prompt_cache",), provides=("servers", "tasks")
+    ),
     StandardPart(
         "lint", "mistakes in policies", ("check", "policy lint", "policy schema"), ("init",), provides=("reading",)
     ),

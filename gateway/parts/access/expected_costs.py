@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from gateway.backends.prompt_cache import FIVE_MINUTES, lifetime_asked
+from gateway.cascade.call import FIVE_MINUTES, lifetime_asked
 from gateway.parts.access.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
 from gateway.parts.access.unseen_input import prompt_tokens
 from gateway.telemetry.names import LOST

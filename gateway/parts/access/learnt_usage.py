@@ -21,7 +21,7 @@ from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from gateway.backends.prompt_cache import ONE_HOUR
+from gateway.cascade.call import ONE_HOUR
 from gateway.chat.usage import Usage
 
 PRIOR: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("expected_costs.json").read_text("utf-8"))

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from gateway.backends.prompt_cache import ONE_HOUR
+from gateway.cascade.call import ONE_HOUR
 from gateway.chat.usage import Usage
 from gateway.parts.agents.recent import Recent
 from gateway.parts.agents.turns import TurnMemory, keys_of

@@ -13,9 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import BackendError, BackendRequest
+from gateway.backends.server_forms import always_thinks
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
-from gateway.dialects.claude import claude_always_thinks
 from gateway.parts.agents.agreement import ComparedAnswer, Cosine, agreement_of
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
@@ -102,7 +102,7 @@ class Samples:
         """
         body, config = {**asked.body, "temperature": self._body["temperature"]}, self._endpoint.config
         own = {} if asked.native is None else asked.native.body
-        thinks = "temperature" in config.omit or claude_always_thinks(config.model)
+        thinks = "temperature" in config.omit or always_thinks(config.model)
         if self._request.features.stream and not (thinks or any(body.get(key) or own.get(key) for key in _THINKS)):
             body.pop("max_tokens", None)
             body["max_completion_tokens"] = self._request.policy.escalate.stream.hold_tokens * 3 // 2

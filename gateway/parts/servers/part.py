@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.cascade.fields import with_set_fields
+from gateway.parts.servers import claude, prompt_cache
 from gateway.parts.servers.chat_forms import ServerChat
 from gateway.parts.servers.chat_reasoning import last_maker
 from gateway.parts.servers.keep_warm import KeepWarm
@@ -15,9 +16,12 @@ from gateway.parts.servers.refused_fields import RefusedFields
 if TYPE_CHECKING:
     from gateway.steps import Core
 
+
 new_field_memory = RefusedFields
 adapted = AdaptedBackend
 chat_forms = ServerChat
+always_thinks = claude.claude_always_thinks
+prompt_cache_facts = prompt_cache.prompt_cache_facts
 
 
 def maker_finder() -> Callable[[Sequence[Any]], str | None]:

@@ -7,11 +7,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 from urllib.parse import quote, urlsplit
 
-from gateway.backends.prompt_cache import ONE_HOUR, PromptCacheFacts
+from gateway.cascade.call import ONE_HOUR
 from gateway.config.backends import BackendConfig
-from gateway.dialects.claude import claude_caches_from
 from gateway.parts.apis.dialects.messages.models import facts_of_model
 from gateway.parts.apis.kinds.anthropic.set_fields import message_with_fields
+from gateway.parts.servers.claude import claude_caches_from
+from gateway.parts.servers.prompt_cache import ProviderCacheFacts
 from policies.errors import Finding
 from policies.validation import raise_findings
 
@@ -76,10 +77,10 @@ class AnthropicConfig(BackendConfig):
         return not self.names_model_in_url
 
     @cached_property
-    def prompt_cache(self) -> PromptCacheFacts | None:
+    def prompt_cache(self) -> ProviderCacheFacts | None:
         """See `BackendConfig.prompt_cache`."""
         least = 0 if "cache_control" in self.omit else claude_caches_from(self.model)
-        return PromptCacheFacts("markers", least, ONE_HOUR) if least else None
+        return ProviderCacheFacts("markers", least, ONE_HOUR) if least else None
 
     @property
     def cloud(self) -> str:

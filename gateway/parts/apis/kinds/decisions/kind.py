@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Final, get_args
 
-from gateway.backends.prompt_cache import PromptCacheFacts
+from gateway.backends.server_forms import PromptCacheFacts
 from gateway.config.backends import BackendConfig
 from routing.features import Capability
 

@@ -15,14 +15,12 @@ are marked once it goes on, and the system text of a question that stands alone 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from gateway.dialects.claude import claude_caches_from
-
-if TYPE_CHECKING:
-    from gateway.dialects.native import Native
+from gateway.cascade.call import ONE_HOUR
+from gateway.parts.servers.claude import claude_caches_from
 
 Form = Literal["key", "markers", "field"]
 _LEAST: Final = 1024
@@ -30,13 +28,10 @@ _OF_A_TOOL: Final = 100
 """Tokens that the definition of a tool has at least, mostly."""
 _A_DAY: Final = re.compile(r"^(?:[\w-]+/|ft:)?gpt-(?:4\.1|5|5\.[1245])(?![.\d]|-(?:mini|nano))")
 """OpenAI's models whose cache can be kept for a day: later ones have no such choice, and refuse the field."""
-ONE_HOUR: Final = "1h"
-"""The longest time that Anthropic keeps a prompt; writing it costs more."""
-FIVE_MINUTES: Final = "5m"
 _OWN: Final = ("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "cache_control")
 
 
-class PromptCacheFacts(NamedTuple):
+class ProviderCacheFacts(NamedTuple):
     """What one model's provider takes: the form, the least tokens that it caches, and its longest lifetime, or ''."""
 
     form: Form
@@ -47,19 +42,23 @@ class PromptCacheFacts(NamedTuple):
         """Return whether a prompt of about so many tokens and tools may be long enough to be cached."""
         return tokens + tools * _OF_A_TOOL >= self.least
 
+    def ask(self, key: str, *, goes_on: bool, long: bool) -> ProviderCacheAsk:
+        """Return what one call asks: requests with one `key` meet one cache. `long`: to keep it as long as it can."""
+        return ProviderCacheAsk(self.form, self.least, key, goes_on, self.longest if long else "")
 
-def prompt_cache_facts(provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
+
+def prompt_cache_facts(provider: str, model: str, omit: tuple[str, ...]) -> ProviderCacheFacts | None:
     """Return what is known of a model of this provider, '' if it is not known; None if nothing is to be asked for."""
     if provider in ("openai", "azure") and "prompt_cache_key" not in omit:
         keeps = _A_DAY.match(model) and "prompt_cache_retention" not in omit
-        return PromptCacheFacts("key", _LEAST, "24h" if keeps else "")
+        return ProviderCacheFacts("key", _LEAST, "24h" if keeps else "")
     if provider == "openrouter" and "cache_control" not in omit and (least := claude_caches_from(model)):
-        return PromptCacheFacts("field", least, ONE_HOUR)
+        return ProviderCacheFacts("field", least, ONE_HOUR)
     return None
 
 
 @dataclass(slots=True)
-class PromptCacheAsk:
+class ProviderCacheAsk:
     """What one call asks of the provider's prompt cache. `added` is what its request was given for that."""
 
     form: Form
@@ -98,38 +97,6 @@ class PromptCacheAsk:
         if any(path.endswith("].cache_control") for path in lost):
             self.added = ()
         self.added = tuple(marker for marker in self.added if marker not in lost)
-
-
-def lifetime_asked(body: Mapping[str, Any], native: Native | None) -> str:
-    """Return how long the markers of a request ask to keep its prompt: `1h`, `5m`, or '' without any marker.
-
-    Markers stand beside the fields of a body of chat completions or of the Messages API, in tools, in the system text,
-    in messages, in their parts, and in parts of tools' results.
-    """
-    found = ""
-    for holder in _may_be_marked(body if native is None else {**body, **native.body}):
-        control = holder.get("cache_control")
-        if type(control) is dict:
-            if control.get("ttl") == ONE_HOUR:
-                return ONE_HOUR
-            found = FIVE_MINUTES
-    return found
-
-
-def _may_be_marked(body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    yield body
-    for name in ("tools", "system", "messages"):
-        for tool in _dicts(body.get(name)):
-            yield tool
-            if type(function := tool.get("function")) is dict:
-                yield function
-            for part in _dicts(tool.get("content")):
-                yield part
-                yield from _dicts(part.get("content"))
-
-
-def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
-    return (item for item in value if type(item) is dict) if type(value) is list else iter(())
 
 
 def _marked(messages: list[Any]) -> bool:

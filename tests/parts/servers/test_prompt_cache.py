@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.prompt_cache import PromptCacheAsk, PromptCacheFacts
 from gateway.config.backends import BackendConfig
 from gateway.parts.prices.model_facts import shipped_facts
+from gateway.parts.servers.prompt_cache import ProviderCacheAsk, ProviderCacheFacts
 
 CLAUDES = {
     "claude-opus-5-5": 512, "claude-fable-5-1": 512, "claude-sonnet-5-5": 1024, "claude-haiku-5-5": 1024,
@@ -17,7 +17,7 @@ CLAUDES = {
 }  # fmt: skip
 
 
-def _facts(kind: str, provider: str, model: str, omit: tuple[str, ...]) -> PromptCacheFacts | None:
+def _facts(kind: str, provider: str, model: str, omit: tuple[str, ...]) -> ProviderCacheFacts | None:
     script = {"script": [{"reply": {}}]} if kind == "scripted" else {}
     config = {"kind": kind, "provider": provider, "model": model, "omit": omit, **script}
     return BackendConfig.model_validate(config).prompt_cache
@@ -67,7 +67,7 @@ def test_openrouter_is_asked_by_one_field_unless_the_client_marks_parts() -> Non
 
     def fields(content: Any, *, goes_on: bool = True) -> Any:
         body: dict[str, Any] = {"messages": [{"role": "user", "content": content}]}
-        PromptCacheAsk("field", 1024, "key", goes_on, "").add_fields(body)
+        ProviderCacheAsk("field", 1024, "key", goes_on, "").add_fields(body)
         return body.get("cache_control")
 
     assert fields("hello") == {"type": "ephemeral"}
