@@ -14,7 +14,7 @@ import numpy as np
 
 from gateway.parts.ledger.saving import estimated_cost, is_compared, net_saving, sums_of
 from gateway.parts.measures.label import of_served
-from gateway.parts.measures.quality import Opinions, Quality, estimate, in_one_word, quality_sum, tier_qualities
+from gateway.parts.measures.quality import Opinions, Quality, QualityDifference, tier_qualities
 from gateway.telemetry.ledger import HELD, Ending, ending_of
 
 Ledger = Mapping[str, Any]
@@ -168,16 +168,16 @@ def against_holdout(rows: Sequence[Ledger], labels: Sequence[Label]) -> Figures:
         scores = [(row["score"], judged.get(_key(row))) for row in own]
         opinions.append(Opinions.of([pair for pair in scores if pair != (None, None)]))
         arms[name] = {"requests": len(own), "labels": len(opinions[-1].people), "score": None}
-    spoken = in_one_word(opinions)
+    spoken = Opinions.in_one_word(opinions)
     if spoken is None:
         for arm, opinion in zip(arms.values(), opinions, strict=True):
-            arm["score"] = estimate(opinion).value if arm["labels"] else None
+            arm["score"] = opinion.estimate().value if arm["labels"] else None
         return {**arms, "word": None, "difference": None, "interval_95": None}
     word, qualities = spoken
     for arm, quality in zip(arms.values(), qualities, strict=True):
         arm["score"] = quality.value
     routed, held_out = qualities
-    found = quality_sum([(1.0, routed), (-1.0, held_out)], word)
+    found = QualityDifference.of_sum([(1.0, routed), (-1.0, held_out)], word)
     return {**arms, "word": word, "difference": found.value, "interval_95": (found.low, found.high)}
 
 

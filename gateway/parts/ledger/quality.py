@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gateway.parts.ledger.columns import Row
+from gateway.parts.ledger.query import connect, rows_of
 from gateway.parts.ledger.summaries import Summary
 
 _TEXT: Final = Path(__file__).with_suffix(".sql").read_text("utf-8")
@@ -25,7 +26,7 @@ QUERIES: Final[Mapping[str, str]] = {
 """What `surface_labels` takes the rows of, by name."""
 LENGTHS: Final = _SQL["lengths"]
 """SQL of one row per surface: the mean tokens of its fresh answers, `tokens_in` and `tokens_out`."""
-TO_FIT: Final = {**QUERIES, "rated": _SQL["rated"].format(verified=_SQL["verified"])}
+_TO_FIT: Final = {**QUERIES, "rated": _SQL["rated"].format(verified=_SQL["verified"])}
 """The same, with what the verifiers said of the rated answers, which confidence heads are fitted to."""
 DRAWN: Final = Summary(
     "drawn",
@@ -77,3 +78,11 @@ def surface_labels(rows: Mapping[str, Iterable[Row]]) -> dict[str, SurfaceLabels
     for row in rows["ladders"]:
         of(row).ladder = row["ladder"] or ()
     return surfaces
+
+
+def labels_to_fit(folder: Path, surface: str) -> SurfaceLabels:
+    """Return what is said of a surface's answers in an archive. Raises ArchiveError and QueryError."""
+    values = {"surface": surface, "from_ms": 0}
+    with connect(folder) as database:
+        found = {name: rows_of(database, sql, values) for name, sql in _TO_FIT.items()}
+    return surface_labels(found).get(surface, SurfaceLabels())

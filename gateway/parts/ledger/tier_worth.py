@@ -21,7 +21,7 @@ from typing import Any, Final
 from gateway.parts.ledger.quality import LENGTHS, OPINIONS, QUERIES, SurfaceLabels, surface_labels
 from gateway.parts.ledger.query import connect, rows_of
 from gateway.parts.ledger.summaries import SummarisedRecords
-from gateway.parts.measures.quality import QualityDifference, comparable, quality_sum, tier_opinions
+from gateway.parts.measures.quality import QualityDifference, comparable, tier_opinions
 
 SINCE_S: Final = 30 * 86400.0
 """How far back answers count, in seconds."""
@@ -105,4 +105,4 @@ def quality_of_moves(labels: SurfaceLabels, moved: Sequence[Mapping[str, Any]]) 
     for row in moved:
         factors[row["tier"]] += row["capped"] / total
         factors[row["steered_from"]] -= row["capped"] / total
-    return quality_sum([(factor, qualities[1][tier]) for tier, factor in factors.items()], qualities[0])
+    return QualityDifference.of_sum([(factor, qualities[1][tier]) for tier, factor in factors.items()], qualities[0])

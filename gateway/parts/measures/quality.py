@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,44 @@ class Opinions:
         """Return the opinions at these indices, or under this mask."""
         return Opinions(self.people[rows], self.judge[rows], None if self.unit is None else self.unit[rows])
 
+    def estimate(self, word: Word | None = None) -> Quality:
+        """Return the quality of the answers, at least one, in `word`: by default the better that there is.
+
+        `word` must be one that says something of them.
+        """
+        word = word or self.word
+        rated, judged = ~np.isnan(self.people), ~np.isnan(self.judge)
+        both = rated & judged
+        counts = int(judged.sum()), int(both.sum()), int((rated & ~judged).sum())
+        if word == "judge":
+            return _alone(self.judge, self.unit, judged, counts, corrected=False)
+        if counts[1] < FEWEST_BOTH:
+            return _alone(self.people, self.unit, rated, counts, corrected=int(rated.sum()) >= FEWEST_BOTH)
+        estimates = [_powered(self, judged & ~both, both)]
+        if counts[2] >= FEWEST_BOTH:
+            estimates.append(_mean(self.people, self.unit, rated & ~both))
+        precision = [1 / variance for _, variance in estimates]
+        value = sum(w * interval for w, (interval, _) in zip(precision, estimates, strict=True)) / sum(precision)
+        value, variance = min(max(value, 0.0), 1.0), 1 / sum(precision)
+        half = _Z * math.sqrt(variance)
+        return Quality(value, max(0.0, value - half), min(1.0, value + half), variance, *counts, corrected=True)
+
+    @staticmethod
+    def common_word(parts: Sequence[Opinions]) -> Word | None:
+        """Return in whose word these can be compared; None where neither people nor judge speak of all of them."""
+        people = all((~np.isnan(part.people)).any() for part in parts)
+        judge = all((~np.isnan(part.judge)).any() for part in parts)
+        if not parts or not (people or judge):
+            return None
+        best = all(part.word == "people" for part in parts)
+        return "people" if people and (best or not judge) else "judge"
+
+    @staticmethod
+    def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
+        """Return the quality of each part in their common word; None if there is none."""
+        word = Opinions.common_word(parts)
+        return None if word is None else (word, [part.estimate(word) for part in parts])
+
 
 @dataclass(frozen=True, slots=True)
 class Quality:
@@ -108,6 +146,14 @@ class QualityDifference:
     low: float
     high: float
     word: Word
+
+    @classmethod
+    def of_sum(cls, terms: Sequence[tuple[float, Quality]], word: Word) -> Self:
+        """Return the sum of factor times quality, with its interval; the terms are taken to be independent."""
+        value = math.fsum(factor * term.value for factor, term in terms)
+        ends = [[factor * (end - term.value) for end in (term.low, term.high)] for factor, term in terms]
+        below, above = (math.hypot(*(move(pair) for pair in ends)) for move in (min, max))
+        return cls(value, value - below, value + above, word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +215,7 @@ def tier_qualities(
     rows: Sequence[Mapping[str, Any]], feedback: Feedbacks, unjudged: Mapping[str, Sequence[float]]
 ) -> dict[str, Quality]:
     """Estimate the quality of each tier from the opinions that `tier_opinions` returns for these arguments."""
-    return {tier: estimate(opinions) for tier, opinions in tier_opinions(rows, feedback, unjudged).items()}
+    return {tier: opinions.estimate() for tier, opinions in tier_opinions(rows, feedback, unjudged).items()}
 
 
 def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Quality]] | None:
@@ -178,7 +224,7 @@ def comparable(opinions: Mapping[str, Opinions]) -> tuple[Word, dict[str, Qualit
     None where there are not two of them, or neither people nor judge speak of all.
     """
     known = {tier: opinion for tier, opinion in opinions.items() if len(opinion) >= FEWEST_BOTH}
-    qualities = in_one_word([*known.values()]) if len(known) > 1 else None
+    qualities = Opinions.in_one_word([*known.values()]) if len(known) > 1 else None
     return None if qualities is None else (qualities[0], dict(zip(known, qualities[1], strict=True)))
 
 
@@ -212,53 +258,6 @@ def surface_quality(
         "judge_and_people": agreement(rows, feedback).as_json(),
         "shadows": [{"candidate": name, **paired_quality(pairs).as_json()} for name, pairs in shadows.items()],
     }
-
-
-def estimate(opinions: Opinions, word: Word | None = None) -> Quality:
-    """Return the quality of these answers, at least one, in `word`: by default the better that there is.
-
-    `word` must be one that says something of them.
-    """
-    word = word or opinions.word
-    rated, judged = ~np.isnan(opinions.people), ~np.isnan(opinions.judge)
-    both = rated & judged
-    counts = int(judged.sum()), int(both.sum()), int((rated & ~judged).sum())
-    if word == "judge":
-        return _alone(opinions.judge, opinions.unit, judged, counts, corrected=False)
-    if counts[1] < FEWEST_BOTH:
-        return _alone(opinions.people, opinions.unit, rated, counts, corrected=int(rated.sum()) >= FEWEST_BOTH)
-    estimates = [_powered(opinions, judged & ~both, both)]
-    if counts[2] >= FEWEST_BOTH:
-        estimates.append(_mean(opinions.people, opinions.unit, rated & ~both))
-    precision = [1 / variance for _, variance in estimates]
-    value = sum(w * interval for w, (interval, _) in zip(precision, estimates, strict=True)) / sum(precision)
-    value, variance = min(max(value, 0.0), 1.0), 1 / sum(precision)
-    half = _Z * math.sqrt(variance)
-    return Quality(value, max(0.0, value - half), min(1.0, value + half), variance, *counts, corrected=True)
-
-
-def common_word(parts: Sequence[Opinions]) -> Word | None:
-    """Return in whose word these can be compared; None where neither people nor judge speak of all of them."""
-    people = all((~np.isnan(part.people)).any() for part in parts)
-    judge = all((~np.isnan(part.judge)).any() for part in parts)
-    if not parts or not (people or judge):
-        return None
-    best = all(part.word == "people" for part in parts)
-    return "people" if people and (best or not judge) else "judge"
-
-
-def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
-    """Return the quality of each part in their common word; None if there is none."""
-    word = common_word(parts)
-    return None if word is None else (word, [estimate(part, word) for part in parts])
-
-
-def quality_sum(terms: Sequence[tuple[float, Quality]], word: Word) -> QualityDifference:
-    """Return the sum of factor times quality, with its interval; the terms are taken to be independent."""
-    value = math.fsum(factor * term.value for factor, term in terms)
-    ends = [[factor * (end - term.value) for end in (term.low, term.high)] for factor, term in terms]
-    below, above = (math.hypot(*(move(pair) for pair in ends)) for move in (min, max))
-    return QualityDifference(value, value - below, value + above, word)
 
 
 @dataclass(frozen=True, slots=True)

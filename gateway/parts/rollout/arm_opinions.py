@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Word, estimate
+from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Word
 from gateway.parts.rollout.sequential import Sums
 
 Key = tuple[str, str]
@@ -54,7 +54,7 @@ def poor_sums(opinions: Opinions, word: Word) -> Sums:
     """Return the sums of 1 - quality over units, in this word: as the tests take ratings, the more the worse."""
     rated, judged = ~np.isnan(opinions.people), ~np.isnan(opinions.judge)
     if word == "people" and np.count_nonzero(rated & judged) >= FEWEST_BOTH:
-        quality, least = estimate(opinions, word), 0.5 / np.count_nonzero(rated)
+        quality, least = opinions.estimate(word), 0.5 / np.count_nonzero(rated)
         share = float(np.clip(1 - quality.value, least, 1 - least))
         worth = share * (1 - share) / quality.variance
         poor = share * worth

@@ -76,6 +76,36 @@ class CanaryForecast:
         """Return how long so many units of the candidate take."""
         return units / self.units_per_hour
 
+    def lines(self) -> list[str]:
+        """Return the forecast as a person reads it."""
+        units = _UNITS[self.sticky]
+        assumed = "" if self.own else "; no `rollout`, so 5% and goodput -1% are taken"
+        lines = [
+            f"canary at {write_share(self.share)}: {self.units_per_hour:,.0f} {units} an hour at the pace "
+            f"recorded, {self.requests_per_unit:.1f} requests each ({_HOW[self.counted]}{assumed})"
+        ]
+        if self.passes is None or self.passes_h is None:
+            open_ = [guard.guard for guard in self.guards if guard.within is None] + list(self.unknown)
+            lines.append(
+                f"  unchanged, it is not decided: nothing recorded settles {', '.join(open_)}; {self.undecided}"
+            )
+        else:
+            slowest = max(self.guards, key=lambda guard: guard.within or 0).guard if self.guards else ""
+            last = f"; {slowest} is decided last" if len(self.guards) > 1 else ""
+            late = self.passes_h > self.step_max_h
+            ends = f", but a step ends after {self.step_max_h:.3g} h: {self.undecided}" if late else ""
+            lines.append(
+                f"  unchanged, it passes after about {_rounded(self.passes)} {units}, {self.passes_h:.1f} h{last}{ends}"
+            )
+        for guard in self.guards:
+            if guard.crossed is None:
+                lines.append(f"  {guard.guard} worse by {_worse(guard)}: not seen")
+            else:
+                hours = self.hours(guard.crossed)
+                back = f"back after about {_rounded(guard.crossed)} {units}, {hours:.1f} h"
+                lines.append(f"  {guard.guard} worse by {_worse(guard)}: {back}")
+        return lines
+
 
 @dataclass(frozen=True, slots=True)
 class _Measure:
@@ -233,38 +263,6 @@ _HOW: Final[Mapping[Counted, str]] = {
     "turns": "counted by their first turns",
     "tenants": "counted by tenants",
 }
-
-
-def forecast_lines(forecast: CanaryForecast) -> list[str]:
-    """Return the forecast as a person reads it."""
-    units = _UNITS[forecast.sticky]
-    assumed = "" if forecast.own else "; no `rollout`, so 5% and goodput -1% are taken"
-    lines = [
-        f"canary at {write_share(forecast.share)}: {forecast.units_per_hour:,.0f} {units} an hour at the pace "
-        f"recorded, {forecast.requests_per_unit:.1f} requests each ({_HOW[forecast.counted]}{assumed})"
-    ]
-    if forecast.passes is None or forecast.passes_h is None:
-        open_ = [guard.guard for guard in forecast.guards if guard.within is None] + list(forecast.unknown)
-        lines.append(
-            f"  unchanged, it is not decided: nothing recorded settles {', '.join(open_)}; {forecast.undecided}"
-        )
-    else:
-        slowest = max(forecast.guards, key=lambda guard: guard.within or 0).guard if forecast.guards else ""
-        last = f"; {slowest} is decided last" if len(forecast.guards) > 1 else ""
-        late = forecast.passes_h > forecast.step_max_h
-        ends = f", but a step ends after {forecast.step_max_h:.3g} h: {forecast.undecided}" if late else ""
-        lines.append(
-            f"  unchanged, it passes after about {_rounded(forecast.passes)} {units}, "
-            f"{forecast.passes_h:.1f} h{last}{ends}"
-        )
-    for guard in forecast.guards:
-        if guard.crossed is None:
-            lines.append(f"  {guard.guard} worse by {_worse(guard)}: not seen")
-        else:
-            hours = forecast.hours(guard.crossed)
-            back = f"back after about {_rounded(guard.crossed)} {units}, {hours:.1f} h"
-            lines.append(f"  {guard.guard} worse by {_worse(guard)}: {back}")
-    return lines
 
 
 def _worse(guard: GuardForecast) -> str:

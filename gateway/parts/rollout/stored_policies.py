@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from cache.store.base import Store
 from gateway.parts.rollout.registry.apply import How, apply_file
@@ -39,8 +39,9 @@ class RegistryStanding:
 class StoredPolicies:
     """The registry as pages know it."""
 
-    def __init__(self, store: Store) -> None:
-        self._registry = PolicyRegistry(store, "console")
+    def __init__(self, store: Store, how: Literal["cli", "console"] = "console") -> None:
+        """`how` is what changes come by, for the audit trail."""
+        self._registry = PolicyRegistry(store, how)
 
     async def followed(self) -> bool:
         """Return whether any worker takes its policies from the store."""
@@ -79,8 +80,8 @@ class StoredPolicies:
         how: str,
         author: str,
         message: str,
-        base: str | None,
-        may_change: Callable[[str], bool],
+        base: str | None = None,
+        may_change: Callable[[str], bool] = lambda _: True,
     ) -> dict[str, Any]:
         """Apply a file as `apply_file` does; return what came of it. Raises ConfigError too."""
         applied = await apply_file(

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from gateway.parts.measures.quality import common_word
+from gateway.parts.measures.quality import Opinions
 from gateway.parts.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.sequential import (
@@ -296,7 +296,7 @@ class Trial:
         missing, alpha, alpha_within = "", self._alpha, self._alpha_within
         if guard == QUALITY:
             opinions = [self._arms[name].opinions.opinions() for name in (CANDIDATE, CONTROL)]
-            word = common_word(opinions)
+            word = Opinions.common_word(opinions)
             candidate, control = (Sums() if word is None else poor_sums(arm, word) for arm in opinions)
             missing = self._missing(opinions) if word is None else ""
             if all(self._learn.values()):  # the judge's word may come first and people's later: two tests in turn

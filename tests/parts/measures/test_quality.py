@@ -9,11 +9,9 @@ import pytest
 
 from gateway.parts.measures.quality import (
     Opinions,
+    QualityDifference,
     agreement,
-    estimate,
-    in_one_word,
     prediction_powered,
-    quality_sum,
     tier_qualities,
 )
 
@@ -85,8 +83,8 @@ def test_intervals_are_newcombes(shares: tuple[float, int, float, int], interval
     """The examples of his table II (Statistics in Medicine 17, 1998), method 10."""
     one, n, other, m = shares
     pairs = [[(float(i < round(share * count)), None) for i in range(count)] for share, count in ((one, n), (other, m))]
-    word, qualities = in_one_word([Opinions.of(some) for some in pairs]) or ("", [])
-    found = quality_sum([(1.0, qualities[0]), (-1.0, qualities[1])], "people")
+    word, qualities = Opinions.in_one_word([Opinions.of(some) for some in pairs]) or ("", [])
+    found = QualityDifference.of_sum([(1.0, qualities[0]), (-1.0, qualities[1])], "people")
     assert word == "people" and (found.low, found.high) == pytest.approx(interval, abs=6e-5)
 
 
@@ -96,19 +94,19 @@ def test_only_what_is_in_one_word_is_compared() -> None:
     few = Opinions.of([(0.0, 1.0)] * 3 + [(None, 1.0)] * 20)
     unjudged = Opinions.of([(1.0, None)])
     assert (many.word, few.word, unjudged.word) == ("people", "judge", "people")
-    assert (in_one_word([many, few]) or ("",))[0] == "judge"
-    assert (in_one_word([few, unjudged]) or ("",))[0] == "people"
-    assert in_one_word([Opinions.of([(None, 1.0)]), unjudged]) is None
-    assert in_one_word([]) is None
+    assert (Opinions.in_one_word([many, few]) or ("",))[0] == "judge"
+    assert (Opinions.in_one_word([few, unjudged]) or ("",))[0] == "people"
+    assert Opinions.in_one_word([Opinions.of([(None, 1.0)]), unjudged]) is None
+    assert Opinions.in_one_word([]) is None
 
 
 def test_answers_of_one_conversation_count_as_less() -> None:
     """Ten alike in each of twenty conversations say little more than twenty answers do."""
     values = np.repeat(np.arange(20) % 2, 10).astype(float)
     nothing = np.full(200, np.nan)
-    alone = estimate(Opinions(values, nothing))
-    grouped = estimate(Opinions(values, nothing, np.repeat(np.arange(20), 10)))
+    alone = Opinions(values, nothing).estimate()
+    grouped = Opinions(values, nothing, np.repeat(np.arange(20), 10)).estimate()
     assert grouped.value == alone.value == 0.5
     assert 2.5 < (grouped.high - grouped.low) / (alone.high - alone.low) < 4
-    perfect = estimate(Opinions(np.ones(200), np.ones(200)))
+    perfect = Opinions(np.ones(200), np.ones(200)).estimate()
     assert perfect.low < 1.0, "that nobody complained of a few does not mean that nobody ever will"

@@ -9,7 +9,7 @@ import duckdb
 import numpy as np
 import pytest
 
-from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
+from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast
 from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
 
@@ -75,16 +75,16 @@ def test_the_policys_own_step_and_guards_count(database: duckdb.DuckDBPyConnecti
     assert tight.passes is not None and loose.passes is not None and tight.passes > 3 * loose.passes
     assumed = forecast(database)
     assert (assumed.share, assumed.own, [one.guard for one in assumed.guards]) == (0.05, False, ["goodput"])
-    assert "canary at 5%: " in forecast_lines(assumed)[0] and "no `rollout`" in forecast_lines(assumed)[0]
+    assert "canary at 5%: " in assumed.lines()[0] and "no `rollout`" in assumed.lines()[0]
     guards = {"goodput": "-5%", "quality": "-2%", "ttft_p95": "+50ms", "cost": "+10%"}
     every = forecast(database, guard=guards, step_max="2s", undecided="rollback")
     assert [one.guard for one in every.guards] == ["goodput", "ttft_p95", "cost"] and every.unknown == ("quality",)
-    assert every.passes is None and "settles quality; rollback" in forecast_lines(every)[1]
+    assert every.passes is None and "settles quality; rollback" in every.lines()[1]
     rated = "SELECT tenant, request_id, 0.8 FROM requests USING SAMPLE reservoir(30 ROWS) REPEATABLE (1)"
     database.execute(f"INSERT INTO feedback {rated}")
     every = forecast(database, guard=guards, step_max="2s", undecided="rollback")
     assert every.passes == max(one.within or 0 for one in every.guards) and not every.unknown
-    assert "a step ends after 0.000556 h: rollback" in forecast_lines(every)[1]
+    assert "a step ends after 0.000556 h: rollback" in every.lines()[1]
 
 
 def test_a_trial_takes_about_as_long(database: duckdb.DuckDBPyConnection) -> None:

@@ -53,12 +53,10 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Watch until stopped; return the exit code. Raises CommandError and ConfigError."""
-    from gateway.parts.ledger.query import QueryError
-
     if not (args.once or args.json or sys.stdout.isatty()):
         raise CommandError("a live screen needs a terminal; print it once by --once, or as JSON by --json")
     try:
-        with_store(args, lambda store: _watch(store, ledger_folder(args), args), QueryError)
+        with_store(args, lambda store: _watch(store, ledger_folder(args), args))
     except KeyboardInterrupt:
         if args.once:
             raise

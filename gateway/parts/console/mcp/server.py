@@ -14,6 +14,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import ToolAnnotations
 
 from cache.store.base import StoreUnavailable
+from gateway.cli.commands import CommandError
 from gateway.config.addresses import open_store
 from gateway.errors import ApiError
 from gateway.exit_codes import Exit
@@ -21,7 +22,6 @@ from gateway.parts.console.mcp.tools import AgentTools
 from gateway.parts.console.page import PolicyPlaces
 from gateway.parts.console.policy_desk import NotApplied
 from gateway.parts.ledger.live import LiveArchive
-from gateway.parts.ledger.query import QueryError
 from gateway.version import version
 
 _INSTRUCTIONS: Final = (
@@ -34,7 +34,7 @@ _INSTRUCTIONS: Final = (
 _READ_ONLY: Final = ToolAnnotations(readOnlyHint=True, destructiveHint=False, idempotentHint=True, openWorldHint=False)
 _SLACK: Final = 10.0
 """The time limits of the gateway's own operations are for its event loop; tools may wait longer."""
-_EXPECTED: Final = (ApiError, QueryError, StoreUnavailable, NotApplied)
+_EXPECTED: Final = (ApiError, CommandError, StoreUnavailable, NotApplied)
 
 
 async def serve_tools(places: PolicyPlaces, console_url: str = "") -> None:

@@ -11,9 +11,7 @@ import orjson
 
 from gateway.cli.commands import CommandError
 from gateway.cli.store_flags import ledger_folder
-from gateway.parts.ledger.quality import TO_FIT, SurfaceLabels
-from gateway.parts.ledger.quality import surface_labels as labels_by_surface
-from gateway.parts.ledger.query import connect, rows_of
+from gateway.parts.ledger.quality import SurfaceLabels, labels_to_fit
 
 _NEEDED: Final = frozenset({"better", "judged_at", "request_id", "small", "strong", "surface", "tenant"})
 
@@ -49,10 +47,7 @@ def labels_named(args: argparse.Namespace) -> SurfaceLabels:
             raise CommandError(f"{args.labels} is not a file of JSON lines: {error}") from None
         except (AttributeError, TypeError, ValueError):
             raise CommandError(f"{args.labels} holds no labels: --help says what prints them") from None
-    with connect(ledger_folder(args)) as database:
-        values = {"surface": args.surface, "from_ms": 0}
-        found = {name: rows_of(database, sql, values) for name, sql in TO_FIT.items()}
-    return labels_by_surface(found).get(args.surface, SurfaceLabels())
+    return labels_to_fit(ledger_folder(args), args.surface)
 
 
 def _time(row: Mapping[str, Any]) -> float:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from gateway.cli.commands import CommandError
-from gateway.parts.recorder.decision_record import DecisionBasis
+from gateway.parts.recorder.decision_record import BasisError, DecisionBasis
+from gateway.report import OnProgress
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.decide import DecisionInput
+
+if TYPE_CHECKING:
+    from gateway.parts.lab.replay.starts import StartMoves
 
 _ONE: Final = (
     "SELECT r.given, b.basis::VARCHAR FROM requests r LEFT JOIN bases b ON b.id = r.basis "
@@ -53,3 +57,29 @@ def deployed_as(basis: DecisionBasis, policy: Policy) -> tuple[Policy, list[str]
     there = {*tiers, *unconfigured}
     unknown = [name for name in policy.tiers_with(there) if name not in there]
     return made_policy(policy.content, Path(policy.label), deployed), unknown
+
+
+def moves_between(
+    before: Policy, after: Policy, folder: Path, oldest: float, on_progress: OnProgress
+) -> tuple[StartMoves, list[str]]:
+    """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
+    from gateway.parts.lab.replay.records import Which
+    from gateway.parts.lab.replay.starts import start_moves
+    from gateway.parts.ledger.query import connect
+
+    notes: list[str] = []
+
+    def deployed(basis: DecisionBasis) -> tuple[Policy, Policy]:
+        """Return both policies as the deployment of its records would have had them."""
+        (policy, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
+        for name in unknown:
+            note = f"{name} is left out where the records do not hold its state"
+            if note not in notes:
+                notes.append(note)
+        return policy, other
+
+    try:
+        with connect(folder) as database:
+            return start_moves(database, Which(before.surface, oldest), deployed, on_progress), notes
+    except BasisError as error:
+        raise CommandError(str(error)) from None

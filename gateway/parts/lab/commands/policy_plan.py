@@ -21,7 +21,7 @@ from gateway.parts.lint.codes import is_error
 from gateway.parts.lint.difference import difference
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
-from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast, forecast_lines
+from gateway.parts.rollout.forecast import CanaryForecast, canary_forecast
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.report import print_json
 from policies.loader import read_policy
@@ -92,7 +92,7 @@ def run(args: argparse.Namespace) -> int:
             *_head(plan, base, document, changes, in_force.where),
             *_parts(plan, tests, replayed, seconds, why_not),
             *([] if replayed is None else _figures(replayed)),
-            *([] if canary is None else forecast_lines(canary)),
+            *([] if canary is None else canary.lines()),
             *gate_lines(args.fail_if, unmet),
         ]
         sys.stdout.write(_markdown(lines) if args.format == "markdown" else "".join(f"{line}\n" for line in lines))

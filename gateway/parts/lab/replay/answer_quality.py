@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from gateway.parts.lab.replay.cells import Floats, Ints
-from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Quality, in_one_word, quality_sum
+from gateway.parts.measures.quality import FEWEST_BOTH, Opinions, Quality, QualityDifference
 
 if TYPE_CHECKING:
     from gateway.parts.lab.replay.outcomes import CourseFollower
@@ -91,7 +91,7 @@ def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: i
     if unrated > _FEW * (moved + lost_hits):
         return result | {"unrated": unrated}
     parts = [(side, own[known[own]], opinions) for side, own, opinions in parts]
-    spoken = in_one_word([opinions for _, _, opinions in parts])
+    spoken = Opinions.in_one_word([opinions for _, _, opinions in parts])
     if spoken is None:
         return result | {"unrated": unrated}
     word, qualities = spoken
@@ -104,7 +104,7 @@ def quality_change(answers: RatedAnswers, follower: CourseFollower, lost_hits: i
         if side is now:
             accepted_before = (now.basis[own] == 0) & (was.basis[own] > 0) & (was.tier[own] < now.tier[own])
             better += int(accepted_before.sum()) / answered * (1 - quality.value)
-    change, beyond = quality_sum(terms, word), unrated / answered
+    change, beyond = QualityDifference.of_sum(terms, word), unrated / answered
     interval = [change.low - beyond, change.high + beyond + better]
     return result | {"difference": change.value, "interval_95": interval, "word": word, "unrated": unrated}
 

@@ -14,7 +14,7 @@ from gateway.parts.lab.replay.figures import Results
 from gateway.parts.lab.replay.history import History, Read, decided_again, read_history
 from gateway.parts.lab.replay.records import LedgerReader, Which
 from gateway.parts.lab.replay.tier_figures import TierFigures
-from gateway.parts.measures.quality import Opinions, estimate
+from gateway.parts.measures.quality import Opinions
 from gateway.parts.recorder.decision_record import outcome_of
 from gateway.report import OnProgress, silent
 from policies.model import Policy
@@ -165,7 +165,7 @@ def _rated_answers(reader: LedgerReader, history: History) -> RatedAnswers:
     served = tiers == history.tier[rows]
     rated, judged = (np.unique(rows[~np.isnan(scores)]) for scores in (opinions.people, opinions.judge))
     held_out = int((history.holdout[np.union1d(rated, judged)] == 1).sum())
-    before = estimate(opinions.take(served)).value if served.any() else None
+    before = opinions.take(served).estimate().value if served.any() else None
     return RatedAnswers(rows, tiers, opinions, len(rated), len(judged), held_out, before)
 
 

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import time
 import webbrowser
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -104,25 +103,24 @@ class _AfterStart:
     async def _try_candidate(self) -> str:
         """Start the canary, unless one is under way from an earlier run; return what to say of it."""
         from cache.store.base import StoreUnavailable
-        from gateway.parts.rollout.registry.apply import apply_file
-        from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
+        from gateway.errors import Conflict
+        from gateway.parts.rollout.stored_policies import StoredPolicies
 
         store = open_store(self._plan.up.store_url, slack=10.0)
         try:
-            applied = await apply_file(
-                PolicyRegistry(store, "cli"),
+            applied = await StoredPolicies(store, "cli").apply(
                 self._launch.policy_source(self._plan.deployment),
                 self._policies.candidate,
+                self._policies.surface,
                 how="canary",
                 author="tierline demo",
                 message=self._policies.message,
-                at=time.time(),
             )
-        except (RegistryError, StoreUnavailable) as error:
+        except (Conflict, StoreUnavailable) as error:
             return f"no canary: {error}"
         finally:
             await store.aclose()
-        return f"canary: {applied.version.label} is tried on some conversations of {self._policies.surface}"
+        return f"canary: {applied['policy']} is tried on some conversations of {self._policies.surface}"
 
 
 def _worth_a_look(shown: Mapping[str, str], canary: str) -> Iterator[tuple[str, str]]:

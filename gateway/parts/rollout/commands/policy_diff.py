@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 from rich.table import Table
 from rich.text import Text
 
-from gateway.cli.commands import CommandError
 from gateway.cli.flags import duration
 from gateway.cli.store_flags import add_registry_flags, ledger_folder, take_running
 from gateway.exit_codes import Exit
-from gateway.parts.lab.commands._recorded_policies import deployed_as
 from gateway.parts.lint.difference import DROPS, Difference, PolicyChange, difference
-from gateway.parts.recorder.decision_record import BasisError, DecisionBasis
 from gateway.parts.rollout.commands._policy_files import policy_in
-from gateway.report import OnProgress, Report, progress, show, table
+from gateway.report import Report, progress, show, table
 from policies.model import Policy
 from policies.quantities import percent
 from policies.yaml_source import Document
@@ -50,8 +47,10 @@ def run(args: argparse.Namespace) -> int:
     moves: StartMoves | None = None
     more_notes: list[str] = []
     if args.since is not None:
+        from gateway.parts.lab.commands._recorded_policies import moves_between
+
         with progress(quiet=args.json) as on_progress:
-            moves, more_notes = _moves(before, after, ledger_folder(args), time.time() - args.since, on_progress)
+            moves, more_notes = moves_between(before, after, ledger_folder(args), time.time() - args.since, on_progress)
     show(_report(before, after, document, changes, moves, more_notes), as_json=args.json)
     return Exit.FINDINGS if changes.in_force or changes.drops_answers else Exit.OK
 
@@ -115,29 +114,3 @@ def _moved(moves: StartMoves) -> Iterator[str | Table]:
         for (tier, other), number in moved.most_common():
             shown.add_row(tier, other, str(number), f"{percent(number / total)}", " ".join(moves.examples[tier, other]))
         yield shown
-
-
-def _moves(
-    before: Policy, after: Policy, folder: Path, oldest: float, on_progress: OnProgress
-) -> tuple[StartMoves, list[str]]:
-    """Decide all recorded requests of the surface again with both policies; with notes. Raises CommandError."""
-    from gateway.parts.lab.replay.records import Which
-    from gateway.parts.lab.replay.starts import start_moves
-    from gateway.parts.ledger.query import connect
-
-    notes: list[str] = []
-
-    def deployed(basis: DecisionBasis) -> tuple[Policy, Policy]:
-        """Return both policies as the deployment of its records would have had them."""
-        (policy, _), (other, unknown) = deployed_as(basis, before), deployed_as(basis, after)
-        for name in unknown:
-            note = f"{name} is left out where the records do not hold its state"
-            if note not in notes:
-                notes.append(note)
-        return policy, other
-
-    try:
-        with connect(folder) as database:
-            return start_moves(database, Which(before.surface, oldest), deployed, on_progress), notes
-    except BasisError as error:
-        raise CommandError(str(error)) from None
