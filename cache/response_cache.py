@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from cache.entry import NO_DEMANDS, CacheEntry, Hit, Kind, Lookup, StoredAnswer, WriteOutcome, id_of
-from cache.index import Choice, ChosenIndex, Neighbour, Vector
+from cache.index import Neighbour, NewIndex, Vector, new_replica
 from cache.planning import eligibility
 from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
@@ -61,7 +61,7 @@ class ResponseCache:
         dimension: int,
         secret: bytes = b"",
         longest_question: int = eligibility.LONGEST_QUESTION,
-        index: Choice = "auto",
+        index: NewIndex = new_replica,
         teams: Mapping[str, str] = _NO_TEAMS,
         caps: Caps | None = None,
         largest: int = MAX_BODY_BYTES,
@@ -86,7 +86,7 @@ class ResponseCache:
         self._clock = clock
         self._cross_encoder = cross_encoder
         self.bound = bound
-        self.index = ChosenIndex(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, choice=index, clock=clock)
+        self.index = index(store, f"tierline:{SCHEMA}:index:{embedder}", dimension, clock)
         self._generations = Generations(store)
         by_turns = cross_encoder is not None
         self._planner = Planner(secret, embedder, longest_question, teams, self._generations.of, by_turns=by_turns)

@@ -53,6 +53,7 @@ from gateway.seams import (
     compares_turns,
     follow,
     hop_completer,
+    index_of,
     load_pair_scorer,
     meter,
     read_other_languages,
@@ -177,7 +178,7 @@ def _cache(core: Core) -> ResponseCache:
         turn_by_turn=compares_turns(),
         cosine_weight=cosine_weight,
         bound=build_hit_bound(core),
-        index=core.deployment.store.index,
+        index=index_of(core.deployment.store.index),
         teams=core.deployment.team_of,
         largest=core.deployment.cache.largest,
     )

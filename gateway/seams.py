@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from starlette.routing import Route
 
     from cache.flights import SharedFlights
+    from cache.index import Choice, IndexKind, NewIndex
     from cache.semantic.cross_encoder import MeasuredPairScorer, PairQueue, TextPairScorer, TurnByTurn
     from cache.semantic.hit_bound import Complaint, HitBound, PublishedBound
     from cache.store.base import Store
@@ -156,6 +157,20 @@ def foreign_languages() -> ForeignLanguages | None:
 def read_other_languages() -> None:
     """Have the part read other languages than English in this process; where it is not installed, nothing does."""
     read_by(foreign_languages)
+
+
+@one("index")
+def index_of(choice: Choice) -> NewIndex:
+    """Return what makes a worker's index of stored questions; without, each worker has its own copy of them."""
+    from cache.index import new_replica
+
+    return new_replica
+
+
+@one("index")
+async def carried(store: Store) -> IndexKind | None:
+    """Return the kind of index for this store; None where nothing supports one. Raises StoreUnavailable."""
+    return "replica"
 
 
 @one("hit_bound")

@@ -7,6 +7,7 @@ exists. So an index may list deleted entries and lack existing ones: both end as
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from cache.entry import IndexRecord
-    from cache.store.base import IndexOperation
+    from cache.store.base import IndexOperation, Store
 
 Vector = NDArray[np.float32]
 IndexKind = Literal["vector_sets", "replica"]
@@ -58,6 +59,9 @@ class SemanticIndex(Protocol):
     async def forget(self, partition: str, neighbour: Neighbour) -> None:
         """Remove a neighbour whose cache entry no longer exists."""
 
+    def refused(self, why: str) -> None:
+        """Record that the server refused an operation of this index."""
+
     async def start(self) -> None:
         """Prepare for searches, as far as the store allows now."""
 
@@ -66,6 +70,10 @@ class SemanticIndex(Protocol):
 
     def state(self) -> IndexState:
         """Return the index's state."""
+
+
+NewIndex = Callable[["Store", str, int, Callable[[], float]], SemanticIndex]
+"""Returns an index over a store for vectors of a name and a dimension, with a clock of wall time, not started yet."""
 
 
 def scope_in(partition: str) -> str:

@@ -365,6 +365,9 @@ class ReplicaIndex:
             if not share.partitions:
                 del self._shares[scope]
 
+    def refused(self, why: str) -> None:
+        """Do nothing: what it has in the store is a stream, which any server takes."""
+
     async def start(self) -> None:
         """Start reading the stream."""
         if self._store is not None and self._follower is None:
@@ -404,6 +407,11 @@ class ReplicaIndex:
                 with contextlib.suppress(CorruptEntry):
                     if not self._has(record := decode_record(value)):
                         self.add(record)
+
+
+def new_replica(store: Store, name: str, dimension: int, clock: Callable[[], float]) -> ReplicaIndex:
+    """Return the index of a worker that follows the stream of this name."""
+    return ReplicaIndex(dimension, store=store, stream=name, clock=clock)
 
 
 async def _restarted(store: Store, stream: str, last: str) -> bool:

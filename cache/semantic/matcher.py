@@ -27,7 +27,7 @@ from cache.semantic.decision import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cache.index import ChosenIndex, Neighbour, Vector
+    from cache.index import Neighbour, SemanticIndex, Vector
     from cache.planning.plan import CachePlan, Fingerprint
     from cache.semantic.cross_encoder import PairQueue, TurnByTurn
     from cache.semantic.hit_bound import Complaint, HitBound
@@ -70,7 +70,7 @@ class SemanticMatcher:
 
     def __init__(
         self,
-        index: ChosenIndex,
+        index: SemanticIndex,
         verifier: PairScorer | None,
         cross_encoder: PairQueue | None,
         bound: HitBound | None,

@@ -68,7 +68,11 @@ class Append:
 
 @value_type
 class Command:
-    """Any other command, as its arguments. If it is `optional` and refused, `ask` returns the error as its reply."""
+    """Any other command, as its arguments.
+
+    If it is `optional` and refused, `ask` returns the error as its reply; where `apply` executes it, only the index has
+    failed.
+    """
 
     words: tuple[bytes, ...]
     optional: bool = False
@@ -97,44 +101,8 @@ class Claim:
     written: bool
 
 
-@dataclass(frozen=True, slots=True)
-class VectorAdd:
-    """One element of a vector set (Redis 8); a sorted set beside it holds the expiry times.
-
-    Expired elements are removed and, if more than `most` are left, those that expire first. The element stays `ttl_s`
-    seconds, both sets as long as the last of their elements. `vector` is little-endian float32; both keys must be in
-    one slot; `now_s` is the writer's clock in seconds.
-    """
-
-    key: str
-    order: str
-    element: bytes
-    vector: bytes
-    now_s: float
-    ttl_s: float
-    most: int
-
-
-@dataclass(frozen=True, slots=True)
-class VectorDrop:
-    """One element to remove from a vector set and from the sorted set beside it."""
-
-    key: str
-    order: str
-    element: bytes
-
-
-IndexOperation = Append | VectorAdd | VectorDrop
-Operation = Write | Command | Release | IndexOperation
-
-
-@dataclass(frozen=True, slots=True)
-class VectorQuery:
-    """A search for the `k` elements of one vector set that are nearest to a vector, little-endian float32."""
-
-    key: str
-    vector: bytes
-    k: int
+IndexOperation = Append | Command
+Operation = Write | Command | Release | Append
 
 
 class Store(Protocol):
@@ -147,7 +115,7 @@ class Store(Protocol):
     async def apply(self, operations: Sequence[Operation]) -> None:
         """Execute the operations in one round trip: each kind in order, releases after writes, and appends after both.
 
-        Raises StoreUnavailable "index" if only operations of a semantic index failed.
+        Raises StoreUnavailable "index" if only optional commands, which are those of a semantic index, failed.
         """
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
@@ -158,9 +126,6 @@ class Store(Protocol):
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
         """Return those of the named commands that the server supports."""
-
-    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
-        """Return (element, cosine), nearest first; none if the set is missing. Reason "index" if the server refuses."""
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         """Return (id, value) of the newest entries, newest first; `before` (exclusive) pages back."""
@@ -212,9 +177,6 @@ class NoStore:
         raise StoreUnavailable(_REASON)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
-        raise StoreUnavailable(_REASON)
-
-    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
         raise StoreUnavailable(_REASON)
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:

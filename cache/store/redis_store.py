@@ -24,9 +24,6 @@ from cache.store.base import (
     StoreMemory,
     StoreState,
     StoreUnavailable,
-    VectorAdd,
-    VectorDrop,
-    VectorQuery,
 )
 from cache.store.redis_node import READ_S, is_refusal
 from cache.store.redis_nodes import NodeCommand, Nodes, SeveralServers, nodes_at
@@ -95,7 +92,9 @@ class RedisStore:
         appends: list[NodeCommand] = []
         for operation in operations:
             kind = appends if isinstance(operation, Append) else releases if isinstance(operation, Release) else writes
-            kind += _parts(operation)
+            packed = resp.command(*operation.words) if isinstance(operation, Command) else resp.operation(operation)
+            optional = isinstance(operation, Command) and operation.optional
+            kind.append(NodeCommand(resp.key_of(operation), packed, optional))
         nodes = self._nodes.owners((*writes, *appends))
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
@@ -117,9 +116,6 @@ class RedisStore:
         command = resp.command(b"COMMAND", b"INFO", *map(str.encode, names))
         (reply,) = self._unrefused(await self._nodes.any().uncounted(command, 1, _WRITE_S, {0}))
         return self._read(partial(resp.known, names), reply)
-
-    async def similar(self, query: VectorQuery) -> list[tuple[bytes, float]]:
-        return self._read(resp.similar, await self._asked(query.key, resp.vector_query(query), READ_S))
 
     async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
         end = b"+" if before is None else b"(" + before.encode()
@@ -166,10 +162,6 @@ class RedisStore:
     async def aclose(self) -> None:
         await self._nodes.aclose()
 
-    async def _asked(self, key: str, command: bytes, limit_s: float) -> Any:
-        """Return the reply to one command of an index."""
-        return self._unrefused([await self._nodes.one(NodeCommand(key.encode(), command, optional=True), limit_s)])[0]
-
     def _unrefused(self, answers: list[Any]) -> list[Any]:
         for answer in answers:
             if isinstance(answer, Exception) and is_refusal(answer):
@@ -187,11 +179,3 @@ class RedisStore:
 
 
 _BYTES_OR_NIL = frozenset({bytes, type(None)})
-
-
-def _parts(operation: Operation) -> list[NodeCommand]:
-    if isinstance(operation, VectorAdd | VectorDrop):
-        key = operation.key.encode()
-        return [NodeCommand(key, command, optional=True) for command in resp.index_operation(operation)]
-    packed = resp.command(*operation.words) if isinstance(operation, Command) else resp.operation(operation)
-    return [NodeCommand(resp.key_of(operation), packed)]

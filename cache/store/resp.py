@@ -1,4 +1,4 @@
-"""Pack the Redis-protocol commands that the store sends, those of the semantic indexes too, and unpack their replies.
+"""Pack the Redis-protocol commands that the store sends, and unpack their replies.
 
 Functions that unpack raise TypeError, ValueError, LookupError or AttributeError for a malformed reply.
 """
@@ -7,19 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import Any, Final
 
-from cache.store.base import (
-    Append,
-    Command,
-    Release,
-    StoreMemory,
-    VectorAdd,
-    VectorDrop,
-    VectorQuery,
-    Write,
-)
+from cache.store.base import Append, Command, Release, StoreMemory, Write
 
 _IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
 # A server that cannot write (a full one, a replica) has still been read, so only the lease is unavailable.
@@ -130,55 +120,10 @@ def entries(reply: list[Any]) -> list[tuple[str, bytes]]:
     return [(name.decode(), fields[1] if fields[0] == b"v" else b"") for name, fields in reply]
 
 
-def _milliseconds(seconds: float) -> bytes:
-    return b"%d" % max(1, round(seconds * 1000))
-
-
-_EXPLORED = b"100"
-"""Number of candidates (EF) of a search and of an addition. For real questions with a neighbour at a cosine of 0.7 or
-more, it then finds the nearest for 99.8% in a set of 20,000, and for 98.6% in one of 100,000. The server's default of
-200 for an addition would find 1% more there, and hold its one thread, for which all clients wait, for 2 ms instead of
-0.8.
-"""
-
-QUANTISATION = b"Q8"
-"""Quantisation of vector sets; a set that has elements accepts no other. See `cache.index.in_store`."""
-
-# One script, and so one reply and no interleaving: a set and the order of its elements always agree.
-# At most 10 elements are removed at a time, to keep it short; one is added, so a set shrinks to its cap.
-# If the order was evicted and the set was not, elements are removed at random: their age is unknown.
-_VECTOR_ADD: Final = Path(__file__).with_name("vector_add.lua").read_bytes()
-
-
-def index_operation(what: VectorAdd | VectorDrop) -> tuple[bytes, ...]:
-    """Pack one operation as commands, each with one reply."""
-    match what:
-        case VectorAdd():
-            keys = (what.key.encode(), what.order.encode())
-            times = (b"%d" % round(what.now_s * 1000), _milliseconds(what.ttl_s))
-            words = (*keys, what.vector, what.element, *times, b"%d" % what.most)
-            return (command(b"EVAL", _VECTOR_ADD, b"2", *words, QUANTISATION, _EXPLORED),)
-        case VectorDrop():
-            key, order = what.key.encode(), what.order.encode()
-            return command(b"VREM", key, what.element), command(b"ZREM", order, what.element)
-        case _:
-            assert_never(what)
-
-
-def vector_query(query: VectorQuery) -> bytes:
-    """Pack a search in a vector set, with scores.
-
-    It runs in the server's main thread: most sets are small, and a thread for each search took twice its CPU time.
-    """
-    how = (b"WITHSCORES", b"COUNT", b"%d" % query.k, b"EF", _EXPLORED, b"NOTHREAD")
-    return command(b"VSIM", query.key.encode(), b"FP32", query.vector, *how)
-
-
-def similar(reply: list[bytes]) -> list[tuple[bytes, float]]:
-    """Return (element, cosine) of a reply to VSIM, whose scores are (1 + cosine) / 2."""
-    return [(element, 2 * float(score) - 1) for element, score in zip(reply[::2], reply[1::2], strict=True)]
-
-
 def known(names: Sequence[str], reply: list[Any]) -> frozenset[str]:
     """Return those of the names that a reply to COMMAND INFO describes."""
     return frozenset(name for name, described in zip(names, reply, strict=True) if described)
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % max(1, round(seconds * 1000))

@@ -51,6 +51,13 @@ class StoreConfig(Section):
     """Index of the semantic cache. `auto`: the best that the server supports. Otherwise this one only: the server's
     `vector_sets` (Redis 8), or a `replica` in each worker (any server)."""
 
+    @field_validator("index")
+    @classmethod
+    def _of_a_part(cls, index: Choice) -> Choice:
+        if index == "vector_sets" and (missing := missing_for("index", "store.index: vector_sets")):
+            raise ValueError(missing)
+        return index
+
 
 class EmbeddingConfig(Section):
     """Encoder that embeds requests, and the folder (`state`) for files that it generates."""

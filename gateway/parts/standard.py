@@ -130,6 +130,7 @@ PARTS: Final = (
     ),
     StandardPart("logs", "the log", (), sections=("log",), provides=("logs",)),
     StandardPart("metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",)),
+    StandardPart("vector_sets", "an index in the store", (), provides=("index",)),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(
         "hit_audits",

@@ -24,7 +24,7 @@ from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from gateway.parts.encoders.cross_encoder import CrossEncoder
-from gateway.seams import build_pair_queue, compares_turns
+from gateway.seams import build_pair_queue, compares_turns, index_of
 from tests.bench.questions import Asked, Questions, Vectors
 from tests.bench.rig import cpu_s
 from tests.cache.samples import Facts, answer, body, policy
@@ -136,7 +136,7 @@ async def _worker(plan: Plan, name: str) -> AsyncIterator[Worker]:
         store,
         embedder_name=name,
         dimension=dimension,
-        index=plan.choice,
+        index=index_of(plan.choice),
         verifier=verifier,
         cross_encoder=None if plan.cross_encoder is None else build_pair_queue(plan.cross_encoder),
         turn_by_turn=compares_turns(),

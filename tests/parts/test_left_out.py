@@ -395,6 +395,21 @@ def test_a_store_of_several_servers_is_refused_without_the_fleet(copy: Copy, tmp
     assert listed.err == f"tierline: {lacks}"
 
 
+def test_an_index_in_the_store_is_refused_without_its_part(copy: Copy, tmp_path: Path) -> None:
+    """Where it is left to the gateway, each worker has its own."""
+    for index in ("vector_sets", "auto"):
+        (tmp_path / index).mkdir()
+        store = {"url": "redis://127.0.0.1:9/0", "index": index}
+        write_deployment(tmp_path / index, config("http://127.0.0.1:9/v1", None, store=store))
+    with copy.without("vector_sets"):
+        chosen, left = copy.run([
+            ["check", "--config", str(tmp_path / index / "tierline.yaml")] for index in ("vector_sets", "auto")
+        ])  # fmt: skip
+    lacks = "needs the part vector_sets, which is not installed: pip install tierline"
+    assert f"store.index: vector_sets {lacks}" in chosen.out
+    assert lacks not in left.out
+
+
 def test_variables_that_nobody_reads_are_told(copy: Copy) -> None:
     """An endpoint for spans is not passed over in silence where what sends them is left out."""
     told = (

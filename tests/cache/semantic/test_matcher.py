@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from cache.index import ChosenIndex, Neighbour
+from cache.index import Neighbour, SemanticIndex
 from cache.planning.plan import CachePlan, Fingerprint
 from cache.semantic.decision import Verdict
 from cache.semantic.matcher import BestNeighbour, SemanticMatcher, missed
@@ -56,9 +56,9 @@ class Scorer:
 def matcher(index: Index, scorer: Scorer | None = None, audits: Audits | None = None) -> SemanticMatcher:
     """A matcher with the verifier that ships where there is a cross-encoder, and else with the guards alone."""
     if scorer is None:
-        return SemanticMatcher(cast(ChosenIndex, index), None, None, audits, turn_by_turn=turn_by_turn)
+        return SemanticMatcher(cast(SemanticIndex, index), None, None, audits, turn_by_turn=turn_by_turn)
     return SemanticMatcher(
-        cast(ChosenIndex, index), _VERIFIER, CrossEncoderQueue(scorer), audits, turn_by_turn=turn_by_turn
+        cast(SemanticIndex, index), _VERIFIER, CrossEncoderQueue(scorer), audits, turn_by_turn=turn_by_turn
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cache.store import resp
-from cache.store.base import Append, Command, Release, StoreMemory, VectorDrop, Write
+from cache.store.base import Append, Command, Release, StoreMemory, Write
 
 
 def words_of(packed: bytes) -> list[bytes]:
@@ -76,11 +76,10 @@ def test_the_memory_of_several_servers_is_the_least_of_them() -> None:
 
 
 def test_replies_are_read() -> None:
-    """Entries of a stream, elements with their cosine, and which commands a server knows."""
+    """Entries of a stream, and which commands a server knows."""
     assert resp.entries([[b"1-0", [b"v", b"a"]], [b"2-0", [b"x", b"b"]]]) == [("1-0", b"a"), ("2-0", b"")]
     assert resp.part_of([[b"s", [[b"1-0", [b"v", b"a"]]]]], b"s") == [[b"1-0", [b"v", b"a"]]]
     assert resp.part_of(None, b"s") == []
-    assert resp.similar([b"one", b"1", b"other", b"0.75"]) == [(b"one", 1.0), (b"other", 0.5)]
     assert resp.known(["vadd", "ft.search"], [[b"vadd"], None]) == {"vadd"}
 
 
@@ -89,9 +88,3 @@ def test_a_reply_that_is_no_entries_is_an_error(reply: object) -> None:
     """One of four kinds, which the store takes for a broken connection."""
     with pytest.raises((TypeError, ValueError, LookupError, AttributeError)):
         resp.entries(reply)  # type: ignore[arg-type]
-
-
-def test_an_element_goes_from_its_set_and_its_order() -> None:
-    """With one command each."""
-    commands = resp.index_operation(VectorDrop("set", "order", b"one"))
-    assert [words_of(one) for one in commands] == [[b"VREM", b"set", b"one"], [b"ZREM", b"order", b"one"]]

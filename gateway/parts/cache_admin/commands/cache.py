@@ -25,7 +25,7 @@ from gateway.exit_codes import Exit
 from gateway.parts.cache_admin.administration import Administration, Purged
 from gateway.parts.cache_admin.cache_view import entry_shown, lookups_of, scope_shown
 from gateway.report import WIDE, console_of_stdout, print_json, printable
-from gateway.seams import draw_published, shown_published
+from gateway.seams import carried, draw_published, shown_published
 from policies.quantities import byte_size, percent, period
 
 _TIMEOUT_S = 2.0
@@ -66,8 +66,6 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> int:
 
 
 async def _stats(store: RedisStore, administration: Administration, args: argparse.Namespace) -> int:
-    from cache.index import carried  # not needed otherwise, and slow to import
-
     scopes = [scope_shown(stat) for stat in await administration.stats()]
     running = await asyncio.to_thread(_running, args)
     # Without a running gateway, show the index that the store would support.

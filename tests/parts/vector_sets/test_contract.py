@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from cache.index import Choice
-from tests.cache.index.rig import Hire, hiring, partition_of, record, unit
+from tests.parts.vector_sets.rig import Hire, hiring, partition_of, record, unit
 from tests.support.store import LocalStore
 
 KINDS: tuple[tuple[Choice, str], ...] = (

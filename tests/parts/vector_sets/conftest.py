@@ -4,8 +4,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.cache.conftest import store, valkey
 from tests.support.redis8 import Unavailable, redis8_store
 from tests.support.store import LocalStore
+
+__all__ = ["redis8", "store", "valkey"]
 
 
 @pytest.fixture(scope="session")

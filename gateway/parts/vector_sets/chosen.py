@@ -11,17 +11,17 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.in_store import VectorSetIndex
 from cache.index.replica import ReplicaIndex
 from cache.store.base import IndexOperation, Store, StoreUnavailable
+from gateway.parts.vector_sets.in_store import VectorSetIndex
 
 if TYPE_CHECKING:
     from cache.entry import IndexRecord
 
-_NEEDED = "VADD"
+_NEEDED: Final = "VADD"
 """The command of a server that has vector sets."""
 _LOOK_EVERY_S = 5.0
 _LOOK_AGAIN_S = 0.5

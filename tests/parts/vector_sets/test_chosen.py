@@ -7,13 +7,15 @@ import secrets
 import numpy as np
 import pytest
 
-from cache.index import ChosenIndex, IndexState
+from cache.index import IndexState
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from tests.cache.index.rig import hiring, partition_of, record
+from gateway.parts.vector_sets.chosen import ChosenIndex
+from gateway.seams import index_of
 from tests.cache.samples import answer, body, policy
 from tests.cache.test_response_cache import FACTS, ITALY, SAME
+from tests.parts.vector_sets.rig import hiring, partition_of, record
 from tests.support.store import UNHURRIED, LocalStore, local_store
 from tests.support.wait import eventually
 
@@ -54,7 +56,7 @@ async def test_redis_8_gets_vector_sets(redis8: LocalStore) -> None:
 async def test_a_kind_that_the_server_lacks_costs_the_semantic_cache_alone(valkey: LocalStore) -> None:
     """No other kind takes its place unasked; answers are kept and found exactly, and the state says why."""
     store = RedisStore.from_url(valkey.url, slack=UNHURRIED)
-    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index="vector_sets")
+    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index=index_of("vector_sets"))
     await cache.start()
     await eventually(lambda: "server has no" in cache.index.state().reason, what="the probe")
     tenant = secrets.token_hex(4)
@@ -89,7 +91,7 @@ async def test_another_server_behind_the_address_gets_its_own_index(redis8: Loca
 async def test_a_refused_search_or_write_is_no_failure_of_the_store(redis8: LocalStore) -> None:
     """An error of the index degrades to exact hits: the breaker does not count it, and the answer is kept."""
     store = RedisStore.from_url(redis8.url, slack=UNHURRIED)
-    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4)
+    cache = ResponseCache(store, embedder_name=secrets.token_hex(4), dimension=4, index=index_of("auto"))
     await cache.start()
     tenant = secrets.token_hex(4)
     plan = cache.plan(body(ITALY), policy(), tenant, FACTS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import secrets
 
-from cache.index import VectorSetIndex
 from cache.store.redis_store import RedisStore
 from gateway.parts.fleet.cluster import slot_of
-from tests.cache.index.rig import partition_of, record
+from gateway.parts.vector_sets.in_store import VectorSetIndex
+from tests.parts.vector_sets.rig import partition_of, record
 
 
 async def test_every_key_of_a_scope_lies_in_one_slot() -> None:
@@ -23,7 +23,7 @@ async def test_every_key_of_a_scope_lies_in_one_slot() -> None:
         one = record(number, partition_of(scope))
         keys.add(one.key)
         for operation in sets.operations(one):
-            keys |= {operation.key, operation.order}
+            keys |= {key.decode() for key in operation.words[3:5]}
     assert len(keys) == 15
     assert len({slot_of(key.encode()) for key in keys}) == 1
     await store.aclose()

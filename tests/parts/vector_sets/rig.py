@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from cache.entry import IndexRecord
-from cache.index import Choice, ChosenIndex, Neighbour, Vector
+from cache.index import Choice, Neighbour, Vector
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
+from gateway.parts.vector_sets.chosen import ChosenIndex
 from tests.support.store import UNHURRIED
 from tests.support.wait import eventually
 

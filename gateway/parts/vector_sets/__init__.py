@@ -1,0 +1,1 @@
+"""Search stored questions by the vector sets of the store's own server."""
