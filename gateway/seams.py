@@ -255,6 +255,12 @@ def error_body(error: ApiError, scope: Any, request_id: str) -> bytes | None:
     """Return the body of an error as an API's clients know it; None for a request of others."""
 
 
+@one("feedback")
+async def feedback_lines(store: Store) -> Mapping[tuple[str, str], str]:
+    """Return what clients have said of answers, a line each, by tenant and request id. Raises StoreUnavailable."""
+    return {}
+
+
 @every("public_routers")
 def public_routers() -> Sequence[APIRouter]:
     """Return cold routes of the public port; `app.state.steps` are the worker's."""

@@ -201,7 +201,9 @@ PARTS: Final = (
         provides=("policies", "observers", "admin_routers", "pages"),
         requires=("lint", "measures", "recorder", "access"),
     ),
-    StandardPart("measures", "figures of quality", (), provides=("public_routers", "figures"), paths=("feedback",)),
+    StandardPart(
+        "measures", "figures of quality", (), provides=("public_routers", "feedback", "figures"), paths=("feedback",)
+    ),
     StandardPart(
         "openapi", "documents of the API", (), provides=("openapi",), paths=("/openapi.json", "/docs", "/docs.css")
     ),

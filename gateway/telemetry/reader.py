@@ -1,4 +1,4 @@
-"""Read records and feedback from the store, newest first, in pages that fit the store's short time limits."""
+"""Read records and other streams of the store, newest first, in pages that fit the store's short time limits."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Store, StoreUnavailable
-from gateway.telemetry import feedback
-from gateway.telemetry.feedback import Feedback, Key
 from gateway.telemetry.ledger import TRACES, is_adjustment, is_record
 
 _PAGE: Final = 50  # about 200 kB
@@ -54,16 +52,6 @@ async def find(store: Store, request_id: str, wanted: Callable[[Any], bool] = la
             if ledger["request_id"] == request_id and wanted(ledger):
                 return blob
     return None
-
-
-async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
-    """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
-    by_request: dict[Key, Feedback] = {}
-    async for _, blob in entries(store, feedback.STREAM):
-        entry = feedback.decode_feedback(blob)
-        if entry is not None:
-            by_request.setdefault(entry.key, entry)
-    return by_request
 
 
 async def entries(store: Store, stream: str) -> AsyncIterator[tuple[str, bytes]]:

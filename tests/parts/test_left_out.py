@@ -72,7 +72,7 @@ import asyncio, sys
 from pathlib import Path
 from cache.store.redis_store import RedisStore
 from gateway.parts.console.wrong_hits import WrongHits
-from gateway.telemetry.feedback import ServedHit
+from gateway.parts.measures.feedback import ServedHit
 from gateway.parts.console import app, standing
 from gateway.parts.console.views.caching import CacheView
 from gateway.parts.ledger.live import LiveArchive

@@ -34,9 +34,8 @@ from gateway.cli.request_list import (
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.report import printable
-from gateway.seams import reasons_of
+from gateway.seams import feedback_lines, reasons_of
 from gateway.telemetry import names, reader
-from gateway.telemetry.feedback import Feedback, Key, feedback_key
 from gateway.telemetry.sampling import HEAD
 from policies.quantities import dollars, milliseconds
 
@@ -84,7 +83,7 @@ async def _run(store: RedisStore, args: argparse.Namespace) -> None:
     if args.json:
         print_requests(blobs, as_json=True)
         return
-    _draw(blobs, await reader.feedback_by_request(store))
+    _draw(blobs, await feedback_lines(store))
 
 
 async def _list(store: RedisStore, args: argparse.Namespace) -> None:
@@ -96,12 +95,12 @@ async def _list(store: RedisStore, args: argparse.Namespace) -> None:
     print_requests(requests.blobs, as_json=args.json)
 
 
-def _draw(blobs: Sequence[bytes], feedback: Mapping[Key, Feedback]) -> None:
+def _draw(blobs: Sequence[bytes], feedback: Mapping[tuple[str, str], str]) -> None:
     console = Console(highlight=False)
     for number, record in enumerate(map(orjson.loads, blobs)):
         if number:
             console.print()
-        draw(record, console, feedback.get(feedback_key(record["ledger"])))
+        draw(record, console, feedback.get((record["ledger"]["tenant"], record["ledger"]["request_id"]), ""))
 
 
 async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[bytes]:
@@ -116,7 +115,7 @@ async def _records(store: RedisStore, args: argparse.Namespace) -> Sequence[byte
     return blobs
 
 
-def draw(record: Record, console: Console, feedback: Feedback | None = None) -> None:
+def draw(record: Record, console: Console, feedback: str = "") -> None:
     """Print the header and the waterfall of one request, and the feedback on it if there is any."""
     width = min(console.width, 140)
     for line, style in header_lines(record, feedback):
@@ -137,7 +136,7 @@ def sampling_note(record: Record) -> str:
     return "" if kept else "hops left out by sampling (the config's telemetry.sample)"
 
 
-def header_lines(record: Record, feedback: Feedback | None) -> list[tuple[str, str]]:
+def header_lines(record: Record, feedback: str) -> list[tuple[str, str]]:
     """Return what stands above a request's waterfall: what became of it, its times and cost; each with rich's style."""
     ledger = record["ledger"]
     started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["started"]))
@@ -160,9 +159,8 @@ def header_lines(record: Record, feedback: Feedback | None) -> list[tuple[str, s
         times.append(f"queue {milliseconds(ledger['queue_ms'])}")
     lines = [("  ".join(first), status_style(ledger["status"])), ("  ".join(times), ""), (_money(ledger), "")]
     lines.append((_answered(ledger), "dim"))
-    if feedback is not None:
-        comment = f": {feedback.comment}" if feedback.comment else ""
-        lines.append((f"feedback {feedback.score:g}{comment}", ""))
+    if feedback:
+        lines.append((feedback, ""))
     return lines
 
 

@@ -13,8 +13,8 @@ from gateway.parts.cache_admin.administration import UNDO_S
 from gateway.parts.console.page import PageError
 from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE, WrongHit, WrongHits
+from gateway.parts.measures.feedback import ServedHit, served_hit
 from gateway.telemetry import names
-from gateway.telemetry.feedback import ServedHit, served_hit
 
 log = logging.getLogger("tierline.console")
 

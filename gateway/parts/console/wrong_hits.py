@@ -19,8 +19,8 @@ from cache.scopes.scope import owners_of
 from cache.semantic.hit_bound import complaint_of
 from cache.store.base import Append, Store
 from gateway.parts.cache_admin.administration import Administration
+from gateway.parts.measures.feedback import STREAM, Feedback, ServedHit
 from gateway.seams import complain, read_published, withdraw
-from gateway.telemetry.feedback import STREAM, Feedback, ServedHit
 
 if TYPE_CHECKING:
     from cache.semantic.hit_bound import PublishedBound

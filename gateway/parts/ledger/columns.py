@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.parts.measures import label
+from gateway.parts.measures import feedback, label
 from gateway.parts.recorder.decision_record import named
-from gateway.telemetry import feedback
 from gateway.telemetry.ledger import HELD, TRACES, ending_of, is_record
 from routing.features import FURTHER
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import orjson
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.parts.measures import label
+from gateway.parts.measures import feedback, label
 from gateway.parts.recorder.decision_record import BASES
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
@@ -32,7 +32,6 @@ from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryConf
 from gateway.parts.rollout.report import canary_report, details_of, evaluation_report, shadow_report
 from gateway.parts.rollout.shadow_figures import ShadowFigures
 from gateway.parts.rollout.trial import SETTLE_S, Trial, ttft_of
-from gateway.telemetry import feedback
 from gateway.telemetry.ledger import SHADOW, TRACES, is_record
 from policies.errors import ConfigError
 from policies.model import Rules

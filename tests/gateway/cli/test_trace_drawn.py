@@ -10,7 +10,7 @@ from rich.console import Console
 
 from gateway.cli.commands.trace import draw
 from gateway.cli.request_list import draw_list
-from gateway.telemetry.feedback import Feedback
+from gateway.parts.measures.feedback import Feedback
 from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -75,7 +75,7 @@ def test_money_and_time_are_told() -> None:
     figures: dict[str, Any] = {"tpot_ms": 20.0, "queue_ms": 12.5, "wasted_tokens": 124, "counterfactual_usd": 0.0004}
     record = record_of_request(escalated(hedged=True, holdout=True, **figures))
     said = Feedback("req-1", "acme", "chat", 0.5, "wrong year\x1b[2J", 1.0)
-    text = " ".join(piped([record], partial(draw, feedback=said), width=140))
+    text = " ".join(piped([record], partial(draw, feedback=said.line), width=140))
     for phrase in (
         "20.0 ms/token  queue 12.5 ms",
         "wasted $0.0001 and 124 tokens  the strongest tier alone $0.0004  hedged  held out",

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from cache.store.redis_store import RedisStore
-from gateway.telemetry import feedback
+from gateway.parts.measures import feedback
 from gateway.telemetry.ledger import TRACES
 from tests.support.store import UNHURRIED, LocalStore, local_store
 

@@ -26,8 +26,9 @@ from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.groups import LEAST_LABELS
 from gateway.parts.hit_audits.observations import Label
 from gateway.parts.hit_audits.published import PUBLISHED
+from gateway.parts.measures import feedback
 from gateway.parts.reasons.details import complete
-from gateway.telemetry import feedback, names
+from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.cache.samples import Facts, answer, body, policy

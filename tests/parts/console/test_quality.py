@@ -13,9 +13,9 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
+from gateway.parts.measures import feedback
+from gateway.parts.measures.feedback import Feedback
 from gateway.parts.measures.label import LABELS, LabelledReply, PairLabel
-from gateway.telemetry import feedback
-from gateway.telemetry.feedback import Feedback
 from tests.gateway.telemetry.conftest import server, store
 from tests.parts.console.test_app import console
 from tests.parts.ledger.test_keeper import keep, record

@@ -17,10 +17,10 @@ from gateway.parts.ledger.columns import FEEDBACK, LABEL, LEDGER, REQUESTS, TABL
 from gateway.parts.ledger.folder import ArchiveError, TableFiles, locked, segments_of
 from gateway.parts.ledger.keeper import Keeper, Rotation
 from gateway.parts.ledger.query import QueryError, ask, ask_typed, connect
+from gateway.parts.measures import feedback
+from gateway.parts.measures.feedback import Feedback
 from gateway.parts.measures.label import PairLabel
 from gateway.parts.recorder.decision_record import DecisionRecorder
-from gateway.telemetry import feedback
-from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import TRACES, CallAccount, Ledger, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

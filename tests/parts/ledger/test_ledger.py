@@ -15,10 +15,9 @@ from gateway.parts.ledger.commands._ledger_view import _money
 from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import locked
 from gateway.parts.ledger.keeper import Keeper, Rotation
-from gateway.parts.measures import label
+from gateway.parts.measures import feedback, label
+from gateway.parts.measures.feedback import Feedback
 from gateway.parts.metrics.metrics import PrometheusMetrics
-from gateway.telemetry import feedback
-from gateway.telemetry.feedback import Feedback
 from gateway.telemetry.ledger import CallAccount
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated

@@ -15,8 +15,8 @@ import pytest
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
-from gateway.telemetry import feedback
-from gateway.telemetry.feedback import Feedback
+from gateway.parts.measures import feedback
+from gateway.parts.measures.feedback import Feedback
 from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
 from tests.gateway.telemetry.requests_made import escalated

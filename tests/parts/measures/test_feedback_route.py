@@ -13,9 +13,9 @@ from gateway.config.schema import Limits, TelemetryConfig, key_digest
 from gateway.http.api import public_api
 from gateway.parts.access.callers import Callers
 from gateway.parts.access.config import TenantConfig
+from gateway.parts.measures import feedback
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.request.load_shedding import LoadShedder
-from gateway.telemetry import feedback, reader
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
 from tests.support.store import UNHURRIED, LocalStore, local_store
@@ -69,7 +69,7 @@ async def _said(store: Any, body: Any, headers: dict[str, str] = ACME, **options
 
 
 async def _kept(store: RedisStore) -> feedback.Feedback:
-    return (await reader.feedback_by_request(store))[("acme", "req-1")]
+    return (await feedback.feedback_by_request(store))[("acme", "req-1")]
 
 
 async def test_feedback_is_kept_with_its_request(store: RedisStore) -> None:
@@ -114,7 +114,7 @@ async def test_a_bad_body_is_refused(store: RedisStore, body: Any, code: str, pa
     assert (reply.status_code, error["type"], error["code"], error["param"]) == (
         400, "invalid_request_error", code, param,
     )  # fmt: skip
-    assert await reader.feedback_by_request(store) == {}
+    assert await feedback.feedback_by_request(store) == {}
 
 
 async def test_a_large_body_is_refused(store: RedisStore) -> None:
@@ -153,7 +153,7 @@ async def test_nobody_rates_away_what_others_said(store: RedisStore) -> None:
 
     await store.apply([feedback.append(rating("quiet", number), 10) for number in range(3)])
     await store.apply([feedback.append(rating("loud", number), 10) for number in range(300)])
-    kept = await reader.feedback_by_request(store)
+    kept = await feedback.feedback_by_request(store)
     assert {key for key in kept if key[0] == "quiet"} == {("quiet", f"req-{number}") for number in range(3)}
     assert {key for key in kept if key[0] == "loud"} == {("loud", f"req-{number}") for number in range(293, 300)}
 
@@ -163,5 +163,5 @@ async def test_one_tenant_alone_has_all_of_the_room(store: RedisStore) -> None:
     ratings = [feedback.Feedback(f"req-{number}", "alone", "chat", 1.0, None, 1.0) for number in range(300)]
     await store.apply([Append(feedback.STREAM, ratings[0].encode(), 10)])
     await store.apply([feedback.append(rating, 10) for rating in ratings[1:]])
-    kept = await reader.feedback_by_request(store)
+    kept = await feedback.feedback_by_request(store)
     assert ("alone", "req-299") in kept and ("alone", "req-291") in kept and len(kept) <= 11

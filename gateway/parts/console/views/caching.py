@@ -27,10 +27,10 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
+from gateway.parts.measures.feedback import ServedHit, served_hit
 from gateway.parts.standard import is_provided
 from gateway.seams import shown_published
 from gateway.telemetry import names
-from gateway.telemetry.feedback import ServedHit, served_hit
 
 SPANS: Final = {"1h": 3600, "6h": 6 * 3600, "24h": 86400, "7d": 7 * 86400}
 BUCKETS: Final = 60

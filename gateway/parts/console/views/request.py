@@ -27,10 +27,10 @@ from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.ledger.live import recorded_between
 from gateway.parts.lint.edit import keys_by_line
+from gateway.parts.measures.feedback import served_hit
 from gateway.parts.recorder.decision_record import DecisionBasis
 from gateway.parts.rollout.stored_policies import StoredPolicies
 from gateway.telemetry import names
-from gateway.telemetry.feedback import served_hit
 from gateway.telemetry.sink import MOST_CHARS
 from policies.errors import ConfigError
 from policies.loader import PolicySource, policy_files, read_policy

@@ -20,10 +20,9 @@ from gateway.exit_codes import Exit
 from gateway.parts.ledger.commands import _ledger_files
 from gateway.parts.ledger.commands._ledger_view import show
 from gateway.parts.ledger.figures import usage_figures
+from gateway.parts.measures.feedback import Feedback, Key, feedback_by_request, feedback_key
 from gateway.parts.measures.label import stored_labels
 from gateway.report import OnProgress, progress
-from gateway.telemetry import reader
-from gateway.telemetry.feedback import Feedback, Key, feedback_key
 from gateway.telemetry.ledger import UNCOUNTED
 
 _REPORT_EVERY = 200
@@ -94,7 +93,7 @@ async def _read(
             break
     if args.since and len(records) != last:
         say_coverage(folder, now - began, args.since)
-    return records, await reader.feedback_by_request(store), await stored_labels(store)
+    return records, await feedback_by_request(store), await stored_labels(store)
 
 
 def _row(record: Mapping[str, Any], feedback: Feedback | None) -> dict[str, Any]:

@@ -16,8 +16,9 @@ from typing import Any, Final
 
 import orjson
 
-from cache.store.base import Command
+from cache.store.base import Command, Store
 from gateway.telemetry import names
+from gateway.telemetry.reader import entries
 
 STREAM: Final = "tierline:feedback"
 """Key of the store's stream of feedback, oldest first."""
@@ -57,6 +58,11 @@ class Feedback:
         """Tenant and id of the rated request."""
         return self.tenant, self.request_id
 
+    @property
+    def line(self) -> str:
+        """The score and the comment, as `tierline trace` shows them."""
+        return f"feedback {self.score:g}" + (f": {self.comment}" if self.comment else "")
+
     def encode(self) -> bytes:
         """Return the bytes to append to the stream."""
         return orjson.dumps({"v": _VERSION, **self.shown()})
@@ -79,6 +85,16 @@ def decode_feedback(blob: bytes) -> Feedback | None:
     fields = orjson.loads(blob)
     del fields["v"]
     return Feedback(**fields)
+
+
+async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
+    """Return the latest feedback on each request that has any. Raises StoreUnavailable."""
+    by_request: dict[Key, Feedback] = {}
+    async for _, blob in entries(store, STREAM):
+        entry = decode_feedback(blob)
+        if entry is not None:
+            by_request.setdefault(entry.key, entry)
+    return by_request
 
 
 def feedback_key(ledger: Mapping[str, Any]) -> Key:
