@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Annotated, Final, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from policies.expression import COUNT, FLAG, SHARE, Expression, Range, Ranges
+from policies.expression import Expression
 from policies.quantities import read_number
 from policies.validation import Seconds, Section, Share, Whole, knows, rule
 
-CACHE_VALUES: Final[Ranges] = {
-    "tools": FLAG,
-    "images": FLAG,
-    "temperature": Range(0.0, optional=True),
-    "top_p": replace(SHARE, optional=True),
-    "n": Range(1.0, whole=True),
-    "seed": Range(whole=True, optional=True),
-    "logprobs": FLAG,
-    "turns": COUNT,
-    "tokens_in": COUNT,
-    "stream": FLAG,
-    "json": FLAG,
-    "volatile": FLAG,
-}
-"""Names that a rule of `cache.never` may use, and their possible values.
+CACHE_NAMES: Final = (
+    "tools", "images", "temperature", "top_p", "n", "seed", "logprobs", "turns", "tokens_in", "stream", "json",
+    "volatile",
+)  # fmt: skip
+"""Names that a rule of `cache.never` may use.
 
 A request without `temperature` leaves it to the model's provider (1 with OpenAI), and so for `top_p` and `seed`: no
 comparison with such a value holds, so `temperature > 1` applies only to requests that set it. `n` is 1 if not set.
@@ -36,7 +25,7 @@ TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
 """Format of a tag, the name of a source of answers."""
 TAGS_AT_MOST = 16
 
-CacheRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(CACHE_VALUES))]
+CacheRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(CACHE_NAMES))]
 Tag = Annotated[str, Field(pattern=rf"^{TAG.pattern}$")]
 Guard = Literal["negation", "numbers", "entities", "dates"]
 

@@ -13,7 +13,6 @@ it.
 from __future__ import annotations
 
 import ast
-import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -291,40 +290,6 @@ def _build_simple(name: str, compare: Callable[[Any, Any], bool], constant: Any)
             return False
 
     return evaluate
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The values of one name: one of `words`, or true and false where `flag` is set, else numbers from `low` to `high`.
-
-    Both ends are included. `whole`: only whole numbers. `optional`: the value may be missing, and then no comparison
-    with it holds.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    whole: bool = False
-    optional: bool = False
-    flag: bool = False
-    words: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        """Return the text for error messages: `from 0 to 1`, `a whole number, 0 or more`."""
-        if self.flag:
-            return "true or false"
-        if self.words:
-            return f"one of {', '.join(self.words)}"
-        kind = "a whole number" if self.whole else "a number"
-        if math.isinf(self.low):
-            return kind
-        return f"{kind}, {self.low:g} or more" if math.isinf(self.high) else f"from {self.low:g} to {self.high:g}"
-
-
-Ranges = Mapping[str, Range]
-
-FLAG = Range(flag=True)
-SHARE = Range(0.0, 1.0)
-COUNT = Range(0.0, whole=True)
 
 
 def parts(rule: Expression) -> Iterator[tuple[Expression, int]]:

@@ -10,7 +10,7 @@ import math
 import re
 from bisect import bisect_left
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
@@ -21,37 +21,18 @@ from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_v
 
 from policies.caching import CachePolicy
 from policies.errors import Edit, Finding, KeyPath, did_you_mean
-from policies.expression import COUNT, FLAG, KINDS, OTHERWISE, SHARE, Expression, Kind, Range, Ranges
+from policies.expression import OTHERWISE, Expression, Kind
 from policies.fields import SetFields
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.steering import Spent, Steering
 from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
-ROUTE_VALUES: Final[Ranges] = {
-    "p_adequate": replace(SHARE, optional=True),
-    "difficulty": replace(SHARE, optional=True),
-    "in_domain": FLAG,
-    "kind": Range(words=KINDS, optional=True),
-    "quantile": replace(SHARE, optional=True),
-    "tokens_in": COUNT,
-    "turns": COUNT,
-    "conversation_difficulty": replace(SHARE, optional=True),
-    "last_tier": COUNT,
-    "has_tools": FLAG,
-    "wants_json": FLAG,
-    "has_images": FLAG,
-    "stream": FLAG,
-    "reasoning_above": FLAG,
-    "budget_ms": Range(0.0),
-}
-"""Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
-CLASSIFIER_VALUES: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
-"""Values that the classifier gives only for requests in its domain."""
-RATED: Final = CLASSIFIER_VALUES | {"in_domain", "conversation_difficulty"}
-"""Values that nothing is known of without a classifier."""
-MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
-"""Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""
+ROUTE_NAMES: Final = (
+    "p_adequate", "difficulty", "in_domain", "kind", "quantile", "tokens_in", "turns", "conversation_difficulty",
+    "last_tier", "has_tools", "wants_json", "has_images", "stream", "reasoning_above", "budget_ms",
+)  # fmt: skip
+"""Names that a rule of `route.start` or `escalate.speculate.both` may use."""
 SURFACE_HEADER = "x-tierline-surface"
 S = TypeVar("S", bound=Section)
 RESERVED_NAMES = frozenset({"auto"})
@@ -93,7 +74,7 @@ def _classifier(name: str) -> str:
     return name
 
 
-RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_VALUES))]
+RouteRule = Annotated[Expression, BeforeValidator(rule), AfterValidator(knows(ROUTE_NAMES))]
 Deciles = Annotated[tuple[Share, ...], AfterValidator(_deciles)]
 HedgeQuantile = Literal["p50", "p90", "p95", "p99"]
 Priority = Literal["interactive", "batch"]
@@ -643,9 +624,3 @@ class Policy(Rules):
     def label(self) -> str:
         """`surface@version`, short enough for a header."""
         return f"{self.surface}@{self.version[:7]}"
-
-
-def asks_for_quantiles(policy: Rules) -> bool:
-    """Return whether a start rule or the rule for speculation uses `quantile`, in either form."""
-    rules = [*policy.route.start.values(), policy.escalate.speculate.both]
-    return any(rule is not None and "quantile" in rule.names for rule in rules)

@@ -26,11 +26,10 @@ from gateway.config import loader
 from gateway.config.backends import BackendConfig
 from gateway.config.sections import deployment_model
 from gateway.parts.access.quotas.terms import Terms
+from gateway.parts.lint.rule_values import CACHE_VALUES, ROUTE_VALUES
 from gateway.parts.standard import PARTS, StandardPart, kinds_of_backends
 from gateway.telemetry import names
-from policies.caching import CACHE_VALUES
 from policies.loader import DEFAULTS
-from policies.model import ROUTE_VALUES
 from policies.sections import rules_model
 from policies.validation import Section
 

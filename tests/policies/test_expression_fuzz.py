@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gateway.parts.lint.outcomes import can_occur, outcomes
-from policies.expression import Expression, ExpressionError, Range
-from policies.model import ROUTE_VALUES
+from gateway.parts.lint.rule_values import ROUTE_VALUES, Range
+from policies.expression import Expression, ExpressionError
 
 # FUZZ_EXAMPLES=5000 pytest tests/policies/test_expression_fuzz.py looks longer.
 FEW = settings(

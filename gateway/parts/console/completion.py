@@ -15,11 +15,10 @@ from typing import Any, Final
 import orjson
 
 from gateway.parts.lint.policy_schema import SCHEMA_FILE
-from policies.caching import CACHE_VALUES
+from gateway.parts.lint.rule_values import CACHE_VALUES, ROUTE_VALUES, Ranges
 from policies.errors import KeyPath
-from policies.expression import WORDS, Ranges
+from policies.expression import WORDS
 from policies.loader import PolicySource
-from policies.model import ROUTE_VALUES
 
 _KEY: Final = re.compile(r"""^(?P<indent>\s*)(?P<item>- +)?(?P<key>[\w.-]+|"[^"]*"|'[^']*')\s*:(?:\s|$)""")
 _WORD: Final = re.compile(r"[\w.-]*$")

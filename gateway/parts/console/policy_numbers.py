@@ -15,9 +15,8 @@ from typing import Final, Literal
 import yaml
 
 from gateway.parts.lint.edit import node_at, source_of, with_value
+from gateway.parts.lint.rule_values import ROUTE_VALUES, Range
 from policies.errors import KeyPath, dotted
-from policies.expression import Range
-from policies.model import ROUTE_VALUES
 from policies.quantities import DURATION
 
 Group = Literal["route", "escalate", "cache", "slo"]

@@ -20,11 +20,12 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.svg.histogram import bin_counts, scale_of
 from gateway.parts.lab.evidence import lint_rows
 from gateway.parts.lint.outcomes import constants_by_name
+from gateway.parts.lint.rule_values import ROUTE_VALUES
 from gateway.parts.recorder.decision_record import input_of
 from gateway.telemetry import names
 from policies.errors import KeyPath, Problem, dotted
 from policies.expression import OTHERWISE, Expression
-from policies.model import ROUTE_VALUES, Policy
+from policies.model import Policy
 from policies.quantities import OF_STAGES, percent, write_duration
 from policies.yaml_source import Document
 from routing.decide import DecisionInput, values_for

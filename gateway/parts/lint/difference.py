@@ -26,11 +26,11 @@ from gateway.parts.lint.outcomes import (
     constants_by_name,
     samples_of,
 )
+from gateway.parts.lint.rule_values import CACHE_VALUES, ROUTE_VALUES, Range, Ranges
 from gateway.parts.lint.written import NONE, number_writer, written
-from policies.caching import CACHE_VALUES
 from policies.errors import KeyPath, dotted
-from policies.expression import Expression, Range, Ranges, Values
-from policies.model import ROUTE_VALUES, Rules
+from policies.expression import Expression, Values
+from policies.model import Rules
 from policies.sections import all_added, rules_model
 from policies.validation import Section
 

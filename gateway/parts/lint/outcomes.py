@@ -15,8 +15,8 @@ from functools import lru_cache
 from itertools import pairwise, product
 from typing import Any, Final
 
-from policies.expression import Expression, Range, Ranges, Values, comparisons
-from policies.model import CLASSIFIER_VALUES, MAY_BE_MISSING
+from gateway.parts.lint.rule_values import CLASSIFIER_VALUES, MAY_BE_MISSING, Range, Ranges
+from policies.expression import Expression, Values, comparisons
 
 MOST_COMBINATIONS: Final = 60_000
 """Most cases that rules are evaluated for; beyond that, what they can do is not known."""

@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 from gateway.parts.lint.outcomes import can_occur, nothing_left, outcomes
+from gateway.parts.lint.rule_values import (
+    CACHE_VALUES,
+    CLASSIFIER_VALUES,
+    RATED,
+    ROUTE_VALUES,
+    Range,
+    Ranges,
+    asks_for_quantiles,
+)
 from gateway.parts.lint.slips import yaml_text
-from policies.caching import CACHE_VALUES
 from policies.errors import Edit, Finding, KeyPath
-from policies.expression import OTHERWISE, Expression, Range, Ranges, parts
-from policies.model import CLASSIFIER_VALUES, RATED, ROUTE_VALUES, Rules, asks_for_quantiles
+from policies.expression import OTHERWISE, Expression, parts
+from policies.model import Rules
 from policies.quantities import write_duration, write_share
 from policies.sections import all_added
 

@@ -11,13 +11,13 @@ from cache.planning.eligibility import (
     why_not_semantic,
     why_not_the_question,
 )
-from policies.caching import CACHE_VALUES
+from policies.caching import CACHE_NAMES
 from tests.cache.samples import Facts, body, policy
 
 
 def test_rules_can_ask_for_what_a_policy_may_name() -> None:
     """The names that a policy file may use are the names that get a value here."""
-    assert {*never_values({}, Facts()), "volatile"} == set(CACHE_VALUES)
+    assert {*never_values({}, Facts()), "volatile"} == set(CACHE_NAMES)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,10 @@ import random
 import pytest
 
 from gateway.parts.lint.outcomes import can_occur, outcomes
-from policies.expression import COUNT, FLAG, KINDS, SHARE, Expression, Range, parts
-from policies.model import ROUTE_VALUES
+from gateway.parts.lint.rule_values import CACHE_VALUES, COUNT, FLAG, ROUTE_VALUES, SHARE, Range
+from policies.caching import CACHE_NAMES
+from policies.expression import KINDS, Expression, parts
+from policies.model import ROUTE_NAMES
 
 RANGES = {
     "share": SHARE,
@@ -128,3 +130,8 @@ def test_a_conversation_is_as_hard_as_its_turn_at_least() -> None:
         assert outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur) == {False}, rule
     for rule in ("conversation_difficulty > 0.5 and quantile < 0.5", "conversation_difficulty >= 1 and not in_domain"):
         assert True in outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur), rule
+
+
+def test_every_name_of_a_rule_has_its_values() -> None:
+    """In the order in which the policies' own lists have them."""
+    assert (tuple(ROUTE_VALUES), tuple(CACHE_VALUES)) == (ROUTE_NAMES, CACHE_NAMES)

@@ -33,11 +33,11 @@ from gateway.parts.fit.commands._ledger_traffic import traffic_of
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.flags import add_state_flag, share_number
 from gateway.parts.heads.head import ConfidenceHead, shipped_head
+from gateway.parts.lint.rule_values import asks_for_quantiles
 from gateway.parts.rollout.commands._policies_in_force import policies_in_force
 from gateway.report import OnProgress, Report, progress, show
 from policies.errors import did_you_mean
 from policies.loader import DEFAULTS, SHIPPED, PolicySource, policy_files, read_policy
-from policies.model import asks_for_quantiles
 from routing.confidence.judge import ScoringHead
 from routing.difficulty.model import SHEET_FILE, ArtefactError, DifficultyModel, shipped_artefact
 from routing.embedder import EmbedderUnavailable

@@ -20,8 +20,9 @@ from gateway.parts.lab.replay.outcomes import CourseFollower, Followed
 from gateway.parts.lab.replay.path_moves import MoveCounts, PathMove
 from gateway.parts.lab.replay.recording import Fidelity, NothingRecordedError, Recording
 from gateway.parts.lab.replay.records import LedgerReader, Which
+from gateway.parts.lint.rule_values import RATED
 from gateway.report import OnProgress, silent
-from policies.model import RATED, Policy
+from policies.model import Policy
 from routing.difficulty.model import CLASSIFIER
 
 if TYPE_CHECKING:

@@ -23,6 +23,7 @@ from gateway.config.schema import Deployment
 from gateway.config.sections import sections_of_parts
 from gateway.exit_codes import Exit
 from gateway.parts.lint.codes import is_error
+from gateway.parts.lint.rule_values import asks_for_quantiles
 from gateway.parts.lint.warnings import findings_in
 from gateway.parts.lint.written import written
 from gateway.parts.standard import is_provided
@@ -32,7 +33,7 @@ from gateway.server.descriptors import why_too_few
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files, read_policy
-from policies.model import Policy, asks_for_quantiles
+from policies.model import Policy
 from policies.yaml_source import read_yaml
 
 _SLACK: Final = 10.0
