@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gateway.parts.measures.label import packed_vector
+from gateway.parts.measures.label import PairLabel
 from routing.difficulty.model import DifficultyModel
 from routing.difficulty.text_statistics import counts_of, tokenise
 from routing.embedder import StaticEmbedder, bounded
@@ -36,7 +36,7 @@ def label_rows(
                 "cost_usd": 0.0, "tokens_out": 4, "confidence": None, "text": RIGHT if adequate else WRONG,
                 "evidence": None if tier == "hosted" or i % 2 else {
                     "finish_reason": "stop", "alternatives": 0, "top_logprobs": "",
-                    "logprobs": packed_vector([-0.1 if adequate else -1.5, -0.2, chance.uniform(-1, 0)]),
+                    "logprobs": PairLabel.packed_vector([-0.1 if adequate else -1.5, -0.2, chance.uniform(-1, 0)]),
                 },
             }
             for tier, adequate in (("local", small), ("hosted", strong))
@@ -49,7 +49,7 @@ def label_rows(
                 "judge": "judge-1", "judge_usd": 0.0, "small": answers[0], "strong": answers[1],
                 "classifier": model.version, "embedder": embedder.name, "in_domain": rated.in_domain,
                 "kind": rated.kind, "quantile": rated.quantile, "p_right": list(rated.p_right),
-                "tokens_in": features.approx_tokens, "has_tools": False, "vector": packed_vector(vector),
+                "tokens_in": features.approx_tokens, "has_tools": False, "vector": PairLabel.packed_vector(vector),
                 "counts": counts_of(features, tokenise(bounded(prompt))).tolist(),
                 "messages": [{"role": "user", "content": prompt}],
             }

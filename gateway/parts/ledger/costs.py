@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from gateway.parts.ledger.saving import ESTIMATED_COST, SAVING_SQL, SAVING_SUMS, NetSaving, net_saving
 from gateway.parts.ledger.summaries import SummarisedRecords, Summary
 
-COST_BY: Final = ("surface", "tier", "model")
+_BY: Final = ("surface", "tier", "model")
 _MOST: Final = 20
 """Rows of a column that are shown, those that cost most."""
 _SLOT_MS: Final = 1800 * 1000
@@ -40,8 +40,8 @@ FROM (SELECT surface, {_SLOT}, unnest(calls) AS one FROM rows) GROUP BY ALL""",
     _KEPT_S,
 )
 _SUMS: Final = f"""
-SELECT {", ".join(COST_BY)}, {", ".join(f"sum({column}) AS {column}" for column in _ADDED)} FROM {_COSTS.name}
-WHERE slot_ms < $until_ms GROUP BY {", ".join(COST_BY)}
+SELECT {", ".join(_BY)}, {", ".join(f"sum({column}) AS {column}" for column in _ADDED)} FROM {_COSTS.name}
+WHERE slot_ms < $until_ms GROUP BY {", ".join(_BY)}
 """
 
 
@@ -64,26 +64,30 @@ class CostRow:
     """Requests that cannot be compared: of unknown price, or not answered."""
 
 
-def keep_costs(archive: SummarisedRecords) -> None:
-    """Have the archive summarise what `costs_between` reads."""
-    archive.keep(_COSTS)
+class Costs:
+    """What the records of an archive cost."""
 
+    BY: ClassVar = _BY
 
-async def costs_between(archive: SummarisedRecords, start_s: float, end_s: float) -> dict[str, Any]:
-    """Return what the requests from one Unix time to another cost: the `total`, and the rows of each of COST_BY.
+    def __init__(self, archive: SummarisedRecords) -> None:
+        self._archive = archive
+        archive.keep(_COSTS)
 
-    Both times are multiples of half an hour.
-    """
-    within = {"until_ms": int(end_s * 1000)}
-    rows = await archive.ask(_SUMS, within, from_ms=int(start_s * 1000), summaries=(_COSTS,))
-    found: dict[str, Any] = {"total": _cost("all", rows)}
-    for by in COST_BY:
-        named: dict[str, list[Mapping[str, Any]]] = {}
-        for row in rows:
-            named.setdefault(row[by] or "none", []).append(row)
-        made = (_cost(name, own) for name, own in named.items())
-        found[by] = sorted(made, key=lambda row: (-row.spent, -row.requests, row.name))[:_MOST]
-    return found
+    async def between(self, start_s: float, end_s: float) -> dict[str, Any]:
+        """Return what the requests from one Unix time to another cost: the `total`, and the rows of each of BY.
+
+        Both times are multiples of half an hour.
+        """
+        within = {"until_ms": int(end_s * 1000)}
+        rows = await self._archive.ask(_SUMS, within, from_ms=int(start_s * 1000), summaries=(_COSTS,))
+        found: dict[str, Any] = {"total": _cost("all", rows)}
+        for by in self.BY:
+            named: dict[str, list[Mapping[str, Any]]] = {}
+            for row in rows:
+                named.setdefault(row[by] or "none", []).append(row)
+            made = (_cost(name, own) for name, own in named.items())
+            found[by] = sorted(made, key=lambda row: (-row.spent, -row.requests, row.name))[:_MOST]
+        return found
 
 
 def _cost(name: str, rows: Iterable[Mapping[str, Any]]) -> CostRow:

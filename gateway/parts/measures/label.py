@@ -51,6 +51,24 @@ class LabelledReply:
     verified: Mapping[str, float] | None = None
     """What the verifier of the policy said of it, by its name, as `Evidence.verified`."""
 
+    @staticmethod
+    def packed_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
+        """Return what a confidence head reads of a whole answer; None without log-probabilities.
+
+        `logprobs` and `top_logprobs` are of the first 512 tokens, in float16 and base64; `alternatives` is how many of
+        the latter each token has.
+        """
+        if evidence is None or not evidence.logprobs:
+            return None
+        tops = [list(logprob) for logprob in evidence.top_logprobs or ()][:_EVIDENCE_TOKENS]
+        width = min((len(top) for top in tops), default=0)
+        return {
+            "finish_reason": evidence.finish_reason,
+            "logprobs": PairLabel.packed_vector(evidence.logprobs[:_EVIDENCE_TOKENS]),
+            "alternatives": width,
+            "top_logprobs": PairLabel.packed_vector([top[:width] for top in tops]) if width else "",
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class PairLabel:
@@ -95,6 +113,11 @@ class PairLabel:
     """
 
     @staticmethod
+    def packed_vector(vector: Any) -> str:
+        """Return a vector as float16 in base64."""
+        return base64.b64encode(np.asarray(vector, np.float16).tobytes()).decode()
+
+    @staticmethod
     def conversation_of(session: str) -> int:
         """Return what the labels of a session with this name share."""
         return int(session[:8] or "0", 16)
@@ -122,29 +145,6 @@ def of_served(fields: Mapping[str, Any]) -> float:
     """Return how adequate a decoded label says that the answer is that the client got."""
     served = fields["small"] if fields["small"]["served"] else fields["strong"]
     return float(served["adequate"])
-
-
-def packed_vector(vector: Any) -> str:
-    """Return a vector as float16 in base64."""
-    return base64.b64encode(np.asarray(vector, np.float16).tobytes()).decode()
-
-
-def packed_evidence(evidence: Evidence | None) -> dict[str, Any] | None:
-    """Return what a confidence head reads of a whole answer; None without log-probabilities.
-
-    `logprobs` and `top_logprobs` are of the first 512 tokens, in float16 and base64; `alternatives` is how many of the
-    latter each token has.
-    """
-    if evidence is None or not evidence.logprobs:
-        return None
-    tops = [list(logprob) for logprob in evidence.top_logprobs or ()][:_EVIDENCE_TOKENS]
-    width = min((len(top) for top in tops), default=0)
-    return {
-        "finish_reason": evidence.finish_reason,
-        "logprobs": packed_vector(evidence.logprobs[:_EVIDENCE_TOKENS]),
-        "alternatives": width,
-        "top_logprobs": packed_vector([top[:width] for top in tops]) if width else "",
-    }
 
 
 async def stored_labels(store: Store) -> list[dict[str, Any]]:

@@ -30,7 +30,7 @@ from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import evidence_of
 from gateway.chat.usage import Usage, usage_of
 from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.label import LabelledReply, PairLabel, packed_evidence, packed_vector
+from gateway.parts.measures.label import LabelledReply, PairLabel
 from gateway.parts.measures.own_call import call_model, is_quiet
 from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections
@@ -285,7 +285,7 @@ class Comparer:
             0.0 if used is None else cost(config.price, used) or 0.0,
             None if used is None else used.tokens_out,
             None if tier else drawn.confidence,
-            packed_evidence(evidence),
+            LabelledReply.packed_evidence(evidence),
             shown_answer(value) if drawn.keep_text else None,
             None if tier else drawn.verified,
         )
@@ -324,7 +324,7 @@ class Comparer:
             rated.p_right,
             features.approx_tokens,
             features.has_tools,
-            packed_vector(vector),
+            PairLabel.packed_vector(vector),
             [round(count, 6) for count in counts_of(features, tokenise(bounded(features.text))).tolist()],
             drawn.body["messages"] if drawn.keep_text else None,
         )

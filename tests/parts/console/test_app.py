@@ -11,14 +11,19 @@ import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
 from gateway.config.launch import Launch
+from gateway.errors import NotFound
+from gateway.parts import standard
 from gateway.parts.access.keys.roles import VIEWER, Person
 from gateway.parts.access.pages.sessions import ConsoleAccess
 from gateway.parts.console.app import ConsoleApp
@@ -31,6 +36,7 @@ from gateway.parts.ledger.folder import segment_path
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
+from gateway.seams import ConsoleShell
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES, ledger_blob
 from tests.gateway.telemetry.conftest import server, store
@@ -80,6 +86,39 @@ async def console(
             yield client
     finally:
         await archive.aclose()
+
+
+async def test_a_part_brings_a_page_of_its_own(
+    store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It stands in the navigation after ours, its template in the part's folder, and its errors become pages."""
+
+    async def data(request: Request) -> dict[str, str]:
+        if request.query_params.get("wrong"):
+            raise NotFound("Nothing here.")
+        if request.query_params.get("moved"):
+            raise HTTPException(303, headers={"location": "/now"})
+        return {"word": request.state.person.name}
+
+    def add_pages(shell: ConsoleShell) -> None:
+        shell.page("/guards", "guards.html", data, "look", name="Guards", key="x")
+
+    folder = tmp_path / "guardrail"
+    (folder / "templates").mkdir(parents=True)
+    text = '{% extends "base.html" %}{% block main %}<h1>for {{ word }}</h1>{% endblock %}'
+    (folder / "templates" / "guards.html").write_text(text)
+    part = SimpleNamespace(PROVIDES=("pages",), add_pages=add_pages, __file__=str(folder / "part.py"))
+    monkeypatch.setattr(standard, "outside_parts", lambda: (part,))
+    async with console(tmp_path, store, 0) as client:
+        page = await client.get("/guards")
+        assert "<h1>for console</h1>" in page.text
+        names = re.findall(r'<a href="/[^"]*"[^>]*data-key="\w">([^<]+)</a>', page.text)
+        assert names == ["Now", "Requests", "Policies", "What if", "Changes", "Cache", "Usage", "Keys", "Guards"]
+        assert (await client.get("/guards.json")).json() == {"word": "console"}
+        wrong = await client.get("/guards?wrong=1")
+        assert wrong.status_code == 404 and "Nothing here." in wrong.text
+        moved = await client.get("/guards?moved=1")
+        assert (moved.status_code, moved.headers["location"]) == (303, "/now")
 
 
 async def test_addresses_of_pages_that_are_gone_lead_on(store: RedisStore, tmp_path: Path) -> None:

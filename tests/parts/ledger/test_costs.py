@@ -13,7 +13,7 @@ import pytest
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.ledger.columns import REQUESTS
-from gateway.parts.ledger.costs import CostRow, costs_between, keep_costs
+from gateway.parts.ledger.costs import CostRow, Costs
 from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.ledger.folder import TableFiles
 from gateway.parts.ledger.live import LiveArchive
@@ -77,7 +77,7 @@ async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: 
             files.rotate()
     archive = LiveArchive(tmp_path, store)
     try:
-        keep_costs(archive)
+        all_costs = Costs(archive)
         await archive.catch_up()
         archive.start()
 
@@ -87,7 +87,7 @@ async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: 
         await becomes(summarised, [{"n": 400}] if in_files else [{"n": None}])
         rows = [{**row, "score": None} for row in await archive.ask("SELECT * FROM requests")]
         start = rows[0]["entry_ms"] // 1_800_000 * 1800 - 1800
-        costs = await costs_between(archive, start, start + 7200)
+        costs = await all_costs.between(start, start + 7200)
         assert_agrees(costs["total"], rows)
         for shown in costs["surface"]:
             assert_agrees(shown, [row for row in rows if (row["surface"] or "none") == shown.name])
@@ -96,7 +96,7 @@ async def test_the_figures_are_those_of_the_ledger(store: RedisStore, tmp_path: 
             assert sum(shown.spent for shown in costs[by]) == pytest.approx(costs["total"].spent)
         owed = {tier: sum(c["cost_usd"] for row in rows for c in row["calls"] if c["tier"] == tier) for tier in TIERS}
         assert {shown.name: shown.spent for shown in costs["tier"]} == pytest.approx(owed)
-        before = await costs_between(archive, start - 7200, start)
+        before = await all_costs.between(start - 7200, start)
         assert before["total"].requests == 0 and before["total"].saving is None and before["tier"] == []
     finally:
         await archive.aclose()

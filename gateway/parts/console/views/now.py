@@ -51,8 +51,7 @@ from gateway.parts.console.surface_counts import (
     slot_for,
     versions,
 )
-from gateway.parts.ledger.figures import against_holdout
-from gateway.parts.ledger.quality import DRAWN, HOLDOUT
+from gateway.parts.ledger.holdouts import Holdouts
 from gateway.parts.ledger.saving import SAVING_SUMS, net_saving
 from gateway.parts.ledger.summaries import LATENCY, Summary
 from gateway.parts.recorder.decision_record import DecisionBasis
@@ -92,7 +91,6 @@ SELECT min(started_s) AS since_s FROM requests WHERE surface = $surface AND give
 _UNJUDGED: Final = (
     "surface = $surface AND hops IS NOT NULL AND list_bool_or(list_transform(calls, lambda one: one.basis = 'none'))"
 )
-_LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE entry_ms >= $from_ms"
 _UNKNOWN: Final[Mapping[str, Any]] = {
     "difference": None, "interval_95": None, "routed": {"labels": 0}, "held_out": {"labels": 0}
 }  # fmt: skip
@@ -158,7 +156,7 @@ class NowView:
         self._holdouts = KeptFigures(self._against_holdouts, fresh_s=_QUALITY_S)
         self._hours_before = KeptFigures(self._sums_before, fresh_s=_BEFORE_FRESH_S)
         keep_counts(archive, counts, first_bytes, versions, limit_misses)
-        archive.keep(DRAWN)
+        self._holdout = Holdouts(archive)
 
     async def fitting_span(self) -> str:
         """Return the shortest span that shows the latest requests, of those that are shown unasked."""
@@ -286,16 +284,7 @@ class NowView:
 
     async def _against_holdouts(self, span: str) -> dict[str, Mapping[str, Any]]:
         """Return by surface how the quality of routed requests compares with that of those held out."""
-        given = {"from_ms": int((time.time() - SPANS[span]) * 1000)}
-        rated, labels = await asyncio.gather(
-            self._archive.ask(HOLDOUT, given, from_ms=given["from_ms"], summaries=(DRAWN,)),
-            self._archive.ask(_LABELS, given),
-        )
-        parted: dict[str, tuple[list[Any], list[Any]]] = {}
-        for place, rows in enumerate((rated, labels)):
-            for row in rows:
-                parted.setdefault(row["surface"], ([], []))[place].append(row)
-        return {surface: against_holdout(*own) for surface, own in parted.items()}
+        return await self._holdout.since(int((time.time() - SPANS[span]) * 1000))
 
     async def _add_standing(
         self,

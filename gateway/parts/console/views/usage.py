@@ -12,24 +12,22 @@ import csv
 import io
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from cache.store.base import Store, StoreUnavailable
-from gateway.parts.access.keys.budgets import BudgetStanding, OwnerBudgets
-from gateway.parts.access.keys.key_caller import team_of
-from gateway.parts.access.keys.registry import KeyRegistry
+from cache.store.base import Store
+from gateway.parts.access.pages.usage_owners import UsageOwners
 from gateway.parts.console.live import LiveUpdates
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed
 from gateway.parts.console.records import Records
 from gateway.parts.console.spending_forecast import DAYS, forecast
 from gateway.parts.console.svg.bars import TONES
 from gateway.parts.console.usage_range import UsageRange
-from gateway.parts.ledger.costs import COST_BY, costs_between, keep_costs
+from gateway.parts.ledger.costs import Costs
 from gateway.parts.ledger.summaries import Summary
 from gateway.parts.ledger.usage import TEAM
 from policies.quantities import NANO
@@ -126,10 +124,7 @@ def _teams(request: Request) -> list[str] | None:
     """Return the teams of their own tenant that the person who asks may see; None for all."""
     if allowed(request, _DOES):
         return None
-    person = request.state.person
-    granted = {team for grant in person.grants for team in grant.only}
-    teams = [team for team in {*granted, *person.teams} if allowed(request, _DOES, team)]
-    return sorted(team_of(person.tenant, team) for team in teams)
+    return UsageOwners.teams_of(request.state.person, _DOES)
 
 
 class UsageView:
@@ -137,10 +132,9 @@ class UsageView:
 
     def __init__(self, archive: Records, store: Store) -> None:
         self._archive = archive
-        self._budgets_of = OwnerBudgets(store)
-        self._keys = KeyRegistry(store)
+        self._owners = UsageOwners(store)
         archive.keep(_USED)
-        keep_costs(archive)
+        self._all_costs = Costs(archive)
 
     async def data(
         self,
@@ -165,10 +159,10 @@ class UsageView:
         sums, latest, budgets, costs = await asyncio.gather(
             self._ask(_SUMS.format(name=_NAMES[by], where=where, order=order), within, start),
             self._archive.newest(_COLUMNS, where, values, _LATEST),
-            self._budgets(),
+            self._owners.budgets(),
             self._costs(teams, span),
         )
-        of_owner: dict[str, list[BudgetStanding]] = {}
+        of_owner: dict[str, list[Any]] = {}
         for budget in budgets or ():
             if budget.account.kind == by:
                 of_owner.setdefault(budget.account.owner, []).append(budget)
@@ -204,10 +198,12 @@ class UsageView:
                 for name in ("requests", "tokens", "spent", "list", "unpriced")
             },
             "costs": costs,
-            "costs_by": COST_BY,
+            "costs_by": Costs.BY,
             "budgets_known": budgets is not None,
             "latest": latest,
-            "names": await self._names({*(shown[:_LISTED] if by == "key" else ()), *(row["key"] for row in latest)}),
+            "names": await self._owners.names(
+                {*(shown[:_LISTED] if by == "key" else ()), *(row["key"] for row in latest)}
+            ),
             "query_ms": (time.perf_counter() - began) * 1000,
         }
 
@@ -224,21 +220,7 @@ class UsageView:
 
     async def _costs(self, teams: Sequence[str] | None, span: UsageRange) -> dict[str, Any] | None:
         """Return what all requests of the days cost; None for who may see those of some teams alone."""
-        return None if teams is not None else await costs_between(self._archive, span.start_s, span.end_s)
-
-    async def _budgets(self) -> list[BudgetStanding] | None:
-        """Return the budgets that are in use; None if the store does not answer."""
-        try:
-            return await self._budgets_of.in_use()
-        except StoreUnavailable:
-            return None
-
-    async def _names(self, keys: Iterable[str | None]) -> dict[str, str]:
-        """Return what people call these keys; nothing while the store does not answer."""
-        try:
-            return await self._keys.names([key for key in keys if key])
-        except StoreUnavailable:
-            return {}
+        return None if teams is not None else await self._all_costs.between(span.start_s, span.end_s)
 
     async def _hours(self, by: str, names: Sequence[str], oldest: float) -> dict[str, tuple[dict[int, float], float]]:
         """Return what some owners spent in each hour since 1970, and when the first request of each was."""
@@ -257,7 +239,7 @@ class UsageView:
 def _owner(
     name: str,
     row: Mapping[str, Any],
-    budgets: Sequence[BudgetStanding],
+    budgets: Sequence[Any],
     history: tuple[Mapping[int, float], float],
     now: float,
     end: float,
