@@ -15,6 +15,7 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from gateway.cli.main import main
+from gateway.parts.otlp import span_names
 from gateway.telemetry import names
 from tests.gateway.telemetry.metric_text import value_of
 from tests.integration.known_traffic import (
@@ -274,10 +275,10 @@ def test_exported_spans_are_the_ledger_s(
         for record in told(capsys, traffic, "trace", "last", "-n", str(len(truth.sent) + 1))
     }
     roots = roots_of(collector)
-    assert Counter(root[names.REQUEST_ID] for root in roots) == Counter(dict.fromkeys(records, 1))
+    assert Counter(root[span_names.REQUEST_ID] for root in roots) == Counter(dict.fromkeys(records, 1))
     for root in roots:
-        ledger = records[root[names.REQUEST_ID]]
-        for name, field in names.OF_LEDGER.items():
+        ledger = records[root[span_names.REQUEST_ID]]
+        for name, field in span_names.OF_LEDGER.items():
             assert root.get(name) == (ledger[field] if ledger.get(field) not in (None, "") else None), (name, root)
     calls = [attributes_of(span) for span in collector.spans if span.kind == Span.SPAN_KIND_CLIENT]
     for provider in PRICES:

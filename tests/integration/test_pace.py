@@ -13,6 +13,7 @@ import httpx2
 import orjson
 import pytest
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from tests.integration.test_path import traced
 from tests.support.gateway import CHAT, Gateway, environment, running, serve, write_deployment
@@ -158,9 +159,9 @@ def test_a_tier_too_slow_for_the_pace_is_named_in_the_trace(
         for _ in range(30):  # a forecast takes some first tokens too, and is made anew four times a second
             answer = httpx2.post(f"{gateway.url}/chat/completions", json=body, timeout=20)
             route = next(hop for hop in traced(store, answer)["hops"] if hop["name"] == names.ROUTE)["attributes"]
-            if names.SLOW_PACE in route:
+            if detail.SLOW_PACE in route:
                 break
-    (slow,) = route[names.SLOW_PACE]
+    (slow,) = route[detail.SLOW_PACE]
     assert re.fullmatch(r"local: [\d.]+ ms", slow) and float(slow.split()[1]) > 5
     assert answer.headers["x-tierline-tier"] == "local"
 
@@ -193,8 +194,8 @@ def test_an_unmeasured_tier_is_not_in_time_where_its_model_cannot_be(
         route = next(hop["attributes"] for hop in traced(store, answer)["hops"] if hop["name"] == "route")
     assert answer.headers["x-tierline-tier"] == "quick"
     assert re.search(r"thinking is slow, by what is known of its model: 2\d{4} ms expected", route[names.REASON])
-    assert route[names.PRIOR] == ["thinking", "quick"]
-    assert route[names.OTHER_LATE] == [True]
+    assert route[detail.PRIOR] == ["thinking", "quick"]
+    assert route[detail.OTHER_LATE] == [True]
 
 
 def test_each_stage_of_a_real_request_is_held_against_its_limit(

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.parts.recorder.decision_record import TierFacts, input_of, outcome_of
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
@@ -176,8 +177,8 @@ async def test_the_trace_and_the_record_say_why_and_decide_again_alike(
         [route] = [hop for hop in record["hops"] if hop["name"] == names.ROUTE]
         assert "goes on at large: small would cost $" in route["attributes"][names.REASON]
         attributes = route["attributes"]
-        assert attributes[names.COST_TIERS] == ["small", "large"]
-        cold, usd = attributes[names.COST_COLD], attributes[names.COST_USD]
+        assert attributes[detail.COST_TIERS] == ["small", "large"]
+        cold, usd = attributes[detail.COST_COLD], attributes[detail.COST_USD]
         assert cold[0] == chat.calls[-1].tokens or abs(cold[0] - chat.calls[-1].tokens) < 60
         assert abs(cold[1] - (chat.calls[-1].tokens - chat.calls[-1].cached)) < 60 and usd[0] > usd[1] > 0
         facts = [TierFacts(name, frozenset({"json"}), 1, None) for name in ("small", "large")]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds, percent
 
@@ -75,24 +76,32 @@ def _route(told: Attributes) -> Iterator[HopFact]:
     reason = str(told.get(names.REASON) or "")
     if reason and not reason.startswith("confidence "):
         yield HopFact("because", reason)
-    if kind := told.get(names.KIND):
-        certain, quantile = told.get(names.P_KIND, 1.0), told.get(names.QUANTILE)
+    if kind := told.get(detail.KIND):
+        certain, quantile = told.get(detail.P_KIND, 1.0), told.get(detail.QUANTILE)
         doubt = f", {percent(certain, 0)} sure" if certain < _IN_DOUBT else ""
         harder = "" if quantile is None else f", harder than {percent(quantile, 0)} of it"
         yield HopFact("kind", f"{kind}{doubt}{harder}")
-    if (hardest := told.get(names.CONVERSATION)) is not None:
-        before = told.get(names.BEFORE)
+    if (hardest := told.get(detail.CONVERSATION)) is not None:
+        before = told.get(detail.BEFORE)
         since = "" if before is None else f", {before:.2f} by the turns before"
         yield HopFact("conversation", f"{hardest:.2f} hard{since}")
-    if told.get(names.IN_DOMAIN) is False:
+    if told.get(detail.IN_DOMAIN) is False:
         yield HopFact("classifier", "out of its domain: it abstains")
-    lists = (told.get(name, ()) for name in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
+    lists = (
+        told.get(name, ())
+        for name in (
+            detail.OTHER_TIERS,
+            detail.OTHER_TTFT,
+            detail.OTHER_LATE,
+            detail.OTHER_STATE,
+        )
+    )
     for tier, ttft_ms, late, state in zip(*lists, strict=False):
         if state or late:
             yield HopFact(tier, state or f"would have been late: {milliseconds(ttft_ms)} to a first token", "bad")
-    if priors := told.get(names.PRIOR):
+    if priors := told.get(detail.PRIOR):
         yield HopFact("prior", f"forecast by the model's facts, too few calls measured: {', '.join(priors)}")
-    for slow in told.get(names.SLOW_PACE, ()):
+    for slow in told.get(detail.SLOW_PACE, ()):
         yield HopFact("pace", f"slower than slo.tpot of late: {slow} a token", "bad")
 
 
@@ -123,16 +132,16 @@ def _usage(attributes: Attributes) -> Iterator[HopFact]:
 
 
 def _load(attributes: Attributes) -> Iterator[HopFact]:
-    busy, capacity, queued = (attributes.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
+    busy, capacity, queued = (attributes.get(name) for name in (detail.IN_FLIGHT, detail.CAPACITY, detail.QUEUED))
     if queued or (busy and busy == capacity):
         yield HopFact("backend", f"{busy} of {capacity} calls in flight, {queued or 0} waiting")
-    if (state := str(attributes.get(names.BREAKER) or "closed")) != "closed":
+    if (state := str(attributes.get(detail.BREAKER) or "closed")) != "closed":
         yield HopFact("breaker", state, "bad")
 
 
 def _given(attributes: Attributes) -> Iterator[HopFact]:
     if attributes.get(names.TIMEOUT) is not None:
-        left = attributes.get(names.BUDGET_LEFT)
+        left = attributes.get(detail.BUDGET_LEFT)
         of = "" if left is None else f" of {milliseconds(left)} left"
         yield HopFact("time allowed", f"{milliseconds(attributes[names.TIMEOUT])}{of}")
 
@@ -145,7 +154,7 @@ def _nearest(attributes: Attributes) -> Iterator[HopFact]:
 
 def _calls(attributes: Attributes) -> Iterator[HopFact]:
     """Yield the calls of a rejected draft, with their arguments where captured, and a fault that was served."""
-    if calls := attributes.get(names.CALLS):
+    if calls := attributes.get(detail.CALLS):
         yield HopFact("called", attributes.get(names.CALL_ARGUMENTS) or ", ".join(calls))
     if fault := attributes.get(names.FAULT):
         yield HopFact("served all the same", fault, "bad")
@@ -153,13 +162,13 @@ def _calls(attributes: Attributes) -> Iterator[HopFact]:
 
 def _verified(attributes: Attributes) -> Iterator[HopFact]:
     """Yield who was asked how sure the draft is, with the answer and how long it took."""
-    if (said := attributes.get(names.VERIFIED)) is not None:
+    if (said := attributes.get(detail.VERIFIED)) is not None:
         took = milliseconds(attributes.get(names.VERIFY_MS, 0.0))
-        yield HopFact("verifier", f"{_BASES[attributes[names.VERIFIER]]}: {said:.3f}, after {took}")
+        yield HopFact("verifier", f"{_BASES[attributes[detail.VERIFIER]]}: {said:.3f}, after {took}")
 
 
 def _doubts(attributes: Attributes) -> Iterator[HopFact]:
-    places, logprobs = attributes.get(names.LOWEST), attributes.get(names.LOWEST_LOGPROBS)
+    places, logprobs = attributes.get(detail.LOWEST), attributes.get(detail.LOWEST_LOGPROBS)
     if places and logprobs:
         texts = attributes.get(names.LOWEST_TOKENS) or [f"token {place + 1}" for place in places]
         sure = [percent(math.exp(logprob), 0) for logprob in logprobs]
@@ -182,29 +191,29 @@ _IN_ORDER: Final[tuple[Callable[[Attributes], Iterator[HopFact]], ...]] = (
     _beside,
     _route,
     _calls,
-    _against("score", names.CONFIDENCE, names.MIN_CONFIDENCE),
+    _against("score", names.CONFIDENCE, detail.MIN_CONFIDENCE),
     _plain("scored by", names.CONFIDENCE_BASIS, lambda basis: _BASES.get(basis, "nothing")),
     _verified,
     _plain("skipped", names.VERIFY_SKIPPED, "; ".join),
     _plain("judged", names.TOKENS_JUDGED, "{} tokens".format),
     _doubts,
     _nearest,
-    _against("similarity", names.SIMILARITY, names.MIN_SIMILARITY),
+    _against("similarity", names.SIMILARITY, detail.MIN_SIMILARITY),
     _against("score", names.CACHE_SCORE, names.THRESHOLD),
     _plain("cross-encoder", names.READ_SCORE, "{:.3f}".format),
-    _plain("refused by guard", names.GUARD),
+    _plain("refused by guard", detail.GUARD),
     _plain("guards refused others", names.VETOED, ", ".join),
     _plain("entry", names.CACHE_ENTRY),
     _plain("age", names.CACHE_AGE, lambda age_s: milliseconds(age_s * 1000)),
     _plain("shared with", names.FOLLOWED),
-    _plain("difficulty", names.DIFFICULTY, "{:.2f}".format),
-    _plain("chance that the first tier suffices", names.P_ADEQUATE, lambda share: percent(share, 0)),
+    _plain("difficulty", detail.DIFFICULTY, "{:.2f}".format),
+    _plain("chance that the first tier suffices", detail.P_ADEQUATE, lambda share: percent(share, 0)),
     _model,
     _usage,
     _plain("queue", names.QUEUE, milliseconds),
     _load,
     _plain("first token", names.TTFT, milliseconds),
-    _plain("expected", names.FORECAST_TTFT, milliseconds),
+    _plain("expected", detail.FORECAST_TTFT, milliseconds),
     _given,
     _plain("upstream", names.UPSTREAM_STATUS, "HTTP {}".format),
     _plain("schema not checked", names.SCHEMA_UNCHECKED),

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from routing.cascade import REJECTED
 
@@ -31,20 +32,20 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
     attributes = hop["attributes"]
     if clause := attributes.get(names.CLAUSE):
         yield PolicyKey(clause, "decided by")
-    if clause := attributes.get(names.RACE_CLAUSE):
+    if clause := attributes.get(detail.RACE_CLAUSE):
         yield PolicyKey(clause, "it ran because of")
-    if clause := attributes.get(names.STAND_IN_CLAUSE):
+    if clause := attributes.get(detail.STAND_IN_CLAUSE):
         yield PolicyKey(clause, "the tier that was wanted would have missed")
     limit = "slo.ttft.p99" if to_first_token else "slo.deadline"
     outcome = attributes.get(names.OUTCOME)
-    if attributes.get(names.NEXT_LATE) and outcome in REJECTED:
+    if attributes.get(detail.NEXT_LATE) and outcome in REJECTED:
         yield PolicyKey(limit, "the next tier would have missed")
     if hop["error"] == "upstream_timeout":
         yield PolicyKey(_bound_of(attributes, limit), "it was given up by")
     waits = []
     if queued_ms := attributes.get(names.QUEUE):
         waits.append(PolicyKey("load.max_wait", "it waited for a place, as it may", queued_ms))
-    verdict_ms, first_ms = attributes.get(names.VERDICT_AT), attributes.get(names.TTFT)
+    verdict_ms, first_ms = attributes.get(detail.VERDICT_AT), attributes.get(names.TTFT)
     if verdict_ms is not None and first_ms is not None:
         held_ms = verdict_ms - (queued_ms or 0.0) - first_ms
         if held_ms >= _HELD_MS:
@@ -60,7 +61,7 @@ def policy_keys(hop: Mapping[str, Any], *, to_first_token: bool) -> Iterator[Pol
 
 def _bound_of(attributes: Mapping[str, Any], limit: str) -> str:
     """Return what bounded an attempt: where that was less than the time left, an earlier end of drafts or streams."""
-    timeout_ms, left_ms = attributes.get(names.TIMEOUT), attributes.get(names.BUDGET_LEFT)
+    timeout_ms, left_ms = attributes.get(names.TIMEOUT), attributes.get(detail.BUDGET_LEFT)
     if timeout_ms is None or left_ms is None or timeout_ms > left_ms - 1:
         return "slo.deadline"
     return limit if limit != "slo.deadline" else "slo.total.p95"

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 
 if TYPE_CHECKING:
@@ -74,6 +75,6 @@ def _side(bar: Bar, text: str | None, *, whole: bool) -> AnswerSide:
         attributes.get(names.GEN_AI_TOKENS_OUT),
         attributes.get(names.TOKENS_JUDGED),
         attributes.get(names.CONFIDENCE),
-        attributes.get(names.MIN_CONFIDENCE),
+        attributes.get(detail.MIN_CONFIDENCE),
         str(attributes.get(names.OUTCOME) or bar.error or ""),
     )

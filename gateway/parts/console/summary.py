@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds
 
@@ -62,7 +63,7 @@ def summary_of(ledger: Mapping[str, Any], bars: Sequence[Bar]) -> RequestSummary
 def why_rejected(bar: Bar) -> str:
     """Return in words why a draft was not good enough: its score against that which is asked, or its fault."""
     attributes = bar.attributes
-    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(names.MIN_CONFIDENCE)
+    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(detail.MIN_CONFIDENCE)
     reason = str(attributes.get(names.REASON) or "")
     if confidence is not None and least is not None and confidence < least and reason[:11] in ("", "confidence "):
         return f"scored {confidence:.2f} where {least:.2f} is asked"
@@ -143,7 +144,7 @@ def _raced(attempts: Sequence[Bar], last: Bar) -> str | None:
 
 def _why_first(bars: Sequence[Bar], last: Bar) -> str:
     attributes = last.attributes
-    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(names.MIN_CONFIDENCE)
+    confidence, least = attributes.get(names.CONFIDENCE), attributes.get(detail.MIN_CONFIDENCE)
     if confidence is not None and least:
         return f"its draft scored {confidence:.2f} where {least:.2f} is asked"
     route = _named(bars, names.ROUTE)

@@ -13,6 +13,7 @@ from gateway.parts.console.attempt_races import Race, races_of
 from gateway.parts.console.bar import Bar
 from gateway.parts.console.critical_path import PathSegment, critical_path
 from gateway.parts.console.policy_keys import policy_keys
+from gateway.parts.reasons import detail_names as detail
 from gateway.seams import reasons_of
 from gateway.telemetry import names
 from policies.quantities import milliseconds
@@ -154,8 +155,8 @@ def timeline_of(record: Record, given: Mapping[str, Any] | None, tiers: Sequence
 
 def _limits(root: Bar | None, route: Bar | None, given: Mapping[str, Any] | None) -> tuple[float | None, float | None]:
     """Return when the deadline is and when the first token is due; None for what the record does not say."""
-    if root is not None and names.DEADLINE in root.attributes:
-        return root.attributes[names.DEADLINE], root.attributes.get(names.TTFT_TARGET)
+    if root is not None and detail.DEADLINE in root.attributes:
+        return root.attributes[detail.DEADLINE], root.attributes.get(detail.TTFT_TARGET)
     if route is None or not given:
         return None, None
     left, first = given.get("budget_s"), given.get("ttft_s")
@@ -167,7 +168,7 @@ def _limits(root: Bar | None, route: Bar | None, given: Mapping[str, Any] | None
 
 def _bars(record: Record) -> list[Bar]:
     served = record["ledger"].get("served") or ()
-    to_first_token = any(names.TTFT_TARGET in hop["attributes"] for hop in record["hops"])
+    to_first_token = any(detail.TTFT_TARGET in hop["attributes"] for hop in record["hops"])
     bars: list[Bar] = []
     for hop in record["hops"]:
         start, duration = hop["start_us"] / 1000, hop["duration_us"] / 1000
@@ -192,11 +193,11 @@ def _bars(record: Record) -> list[Bar]:
                 queue,
                 # The time to the first token begins with the call, which the queue delays.
                 None if first is None or hop["name"] != names.ATTEMPT else start + queue + float(first),
-                None if names.VERDICT_AT not in attributes else start + float(attributes[names.VERDICT_AT]),
+                None if detail.VERDICT_AT not in attributes else start + float(attributes[detail.VERDICT_AT]),
                 str(attributes.get(names.CLAUSE) or ""),
                 _line_of(attributes.get(names.CLAUSE_LINE)),
                 list(policy_keys(hop, to_first_token=to_first_token)),
-                attributes.get(names.BUDGET_LEFT),
+                attributes.get(detail.BUDGET_LEFT),
             )
         )
     return bars
@@ -239,7 +240,7 @@ def _ghosts(
     """
     if route is None:
         return []
-    if names.OTHER_TIERS in route.attributes:
+    if detail.OTHER_TIERS in route.attributes:
         return _described(route, called, stream)
     if not given:
         return []
@@ -259,8 +260,8 @@ def _described(route: Bar, called: set[Any], stream: bool) -> list[Ghost]:
     """Return the tiers that the route's hop says it did not start at, and that were not called later."""
     attributes = route.attributes
     lists = (attributes.get(name) or () for name in (
-        names.OTHER_TIERS, names.OTHER_TTFT if stream else names.OTHER_WHOLE, names.OTHER_TTFT_P95, names.OTHER_LATE,
-        names.OTHER_STATE,
+        detail.OTHER_TIERS, detail.OTHER_TTFT if stream else detail.OTHER_WHOLE, detail.OTHER_TTFT_P95,
+        detail.OTHER_LATE, detail.OTHER_STATE,
     ))  # fmt: skip
     found = []
     for tier, expected, slow, late, state in zip(*lists, strict=False):
@@ -277,13 +278,13 @@ def _successor(bar: Bar, called: set[Any], stream: bool) -> Ghost | None:
     Without a verdict there was no choice to make.
     """
     told = bar.attributes
-    tier = told.get(names.NEXT_TIER)
+    tier = told.get(detail.NEXT_TIER)
     if bar.verdict_ms is None or tier is None or tier in called:
         return None
-    took = told.get(names.NEXT_TTFT if stream else names.NEXT_WHOLE, -1.0)
+    took = told.get(detail.NEXT_TTFT if stream else detail.NEXT_WHOLE, -1.0)
     if took < 0:
         return None
-    road = _ghost(tier, bar.verdict_ms, took, None, "", bool(told.get(names.NEXT_LATE)), stream)
+    road = _ghost(tier, bar.verdict_ms, took, None, "", bool(told.get(detail.NEXT_LATE)), stream)
     return None if road is None else replace(road, text=f"{road.text}, after the verdict", instead_of=bar.label)
 
 

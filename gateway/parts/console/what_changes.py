@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.parts.console.summary import cost_after, saved_by
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds, write_share
 
@@ -69,7 +70,11 @@ def _of_verdict(ledger: Mapping[str, Any], bar: Bar) -> Iterator[WhatChanges]:
     if bar.verdict_ms is None or bar.lost:
         return
     tier, clause = told.get(names.TIER), bar.clause
-    confidence, least, following = told.get(names.CONFIDENCE), told.get(names.MIN_CONFIDENCE), told.get(names.NEXT_TIER)
+    confidence, least, following = (
+        told.get(names.CONFIDENCE),
+        told.get(detail.MIN_CONFIDENCE),
+        told.get(detail.NEXT_TIER),
+    )
     part = "The escalation" if not bar.served else "The verdict"
     if clause in _SCORES and confidence is not None and least is not None:
         if not bar.served and confidence < least:
@@ -124,15 +129,15 @@ def _of_semantic_hit(told: Mapping[str, Any]) -> Iterator[WhatChanges]:
     if similarity is not None and similarity < 1:
         value = (math.floor(similarity * _DIGITS) + 1) / _DIGITS
         text = (
-            f"cache.semantic.min_similarity at {value:g} or more (it is {told.get(names.MIN_SIMILARITY, 0):g}): no hit"
+            f"cache.semantic.min_similarity at {value:g} or more (it is {told.get(detail.MIN_SIMILARITY, 0):g}): no hit"
         )
         yield WhatChanges("The hit", text, "cache.semantic.min_similarity", min(value, 1.0))
     yield WhatChanges("The hit", "Cache-Control: no-cache from the client: a model would have answered")
 
 
 def _of_semantic_miss(told: Mapping[str, Any]) -> Iterator[WhatChanges]:
-    similarity, minimum = float(told[names.SIMILARITY]), told.get(names.MIN_SIMILARITY)
-    score, least, guard = told.get(names.CACHE_SCORE), told.get(names.THRESHOLD), told.get(names.GUARD)
+    similarity, minimum = float(told[names.SIMILARITY]), told.get(detail.MIN_SIMILARITY)
+    score, least, guard = told.get(names.CACHE_SCORE), told.get(names.THRESHOLD), told.get(detail.GUARD)
     if guard:
         yield WhatChanges("The miss", f"No threshold: the guard for {guard} refuses the nearest question at any score")
     elif minimum is not None and similarity < minimum:

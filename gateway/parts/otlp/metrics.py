@@ -18,6 +18,7 @@ import orjson
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
+from gateway.parts.otlp import span_names
 from gateway.parts.otlp.spans import Dropped, closed_in_time, resource_with, watched_exporter
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
@@ -88,14 +89,18 @@ def _measured(trace: Trace, ledger: Ledger) -> Iterator[tuple[str, float, Mappin
         if names.GEN_AI_OPERATION not in attributes:
             continue
         call = {name: attributes[name] for name in _OF_CALL if attributes.get(name) is not None}
-        error = {names.ERROR_TYPE: hop.error} if hop.error else {}
+        error = {span_names.ERROR_TYPE: hop.error} if hop.error else {}
         yield "gen_ai.client.operation.duration", ((hop.end_ns or hop.start_ns) - hop.start_ns) / 1e9, {**call, **error}
         if (ttft_ms := attributes.get(names.TTFT)) is not None:
             yield "gen_ai.client.operation.time_to_first_chunk", ttft_ms / 1000, call
         for kind, name in () if attributes.get(names.USAGE_ESTIMATED) else _TOKENS:  # no estimates, by the conventions
             if (count := attributes.get(name)) is not None:
                 yield "gen_ai.client.token.usage", count, {**call, "gen_ai.token.type": kind}
-    named = {names.GEN_AI_REQUEST_MODEL: ledger.surface, names.PATH: ledger.path, names.ERROR_TYPE: ledger.error}
+    named = {
+        names.GEN_AI_REQUEST_MODEL: ledger.surface,
+        span_names.PATH: ledger.path,
+        span_names.ERROR_TYPE: ledger.error,
+    }
     request = {names.GEN_AI_OPERATION: "chat", names.GEN_AI_PROVIDER: "tierline"}
     request |= {name: value for name, value in named.items() if value}
     for name, field in _OF_REQUEST.items():

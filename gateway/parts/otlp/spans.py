@@ -46,6 +46,7 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from gateway.parts.otlp import span_names
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, Trace
@@ -216,10 +217,10 @@ def _texts(trace: Trace, ledger: Ledger) -> dict[str, str]:
     attributes = trace.root.attributes
     texts: dict[str, str] = {}
     if (prompt := attributes.get(names.PROMPT)) is not None:
-        texts[names.GEN_AI_INPUT] = _message("user", prompt)
+        texts[span_names.GEN_AI_INPUT] = _message("user", prompt)
     if answer := attributes.get(names.ANSWER):
         finish = next((call.finish for call in reversed(ledger.calls) if call.finish), "stop")
-        texts[names.GEN_AI_OUTPUT] = _message("assistant", answer, finish_reason=finish)
+        texts[span_names.GEN_AI_OUTPUT] = _message("assistant", answer, finish_reason=finish)
     return texts
 
 
@@ -239,29 +240,29 @@ def _attributes(hop: Hop, trace: Trace, ledger: Ledger, texts: Mapping[str, str]
     The call of a model has its conversation, too, what was asked of it, and of a stream the time to the first chunk.
     """
     attributes = {name: value for name, value in hop.attributes.items() if value is not None and value != []}
-    attributes[names.HOP] = hop.name
+    attributes[span_names.HOP] = hop.name
     if hop.error:
-        attributes[names.ERROR_TYPE] = hop.error
+        attributes[span_names.ERROR_TYPE] = hop.error
     if ledger.conversation and (is_root or names.GEN_AI_OPERATION in attributes):
-        attributes[names.GEN_AI_CONVERSATION] = ledger.conversation
+        attributes[span_names.GEN_AI_CONVERSATION] = ledger.conversation
     if (ttft_ms := hop.attributes.get(names.TTFT)) is not None and names.GEN_AI_OPERATION in attributes:
-        attributes[names.GEN_AI_FIRST_CHUNK] = ttft_ms / 1000
+        attributes[span_names.GEN_AI_FIRST_CHUNK] = ttft_ms / 1000
     if hop.name == names.ATTEMPT and names.GEN_AI_OPERATION in attributes:
         attributes |= trace.asked
         if not trace.captures:
             attributes.pop(names.GEN_AI_STOP, None)  # texts of the client
-        attributes[names.GEN_AI_STREAM] = ledger.stream
+        attributes[span_names.GEN_AI_STREAM] = ledger.stream
         if attributes.get(names.ATTEMPT_NUMBER) in (ledger.served or ()):
             attributes |= texts
-        elif names.GEN_AI_INPUT in texts:
-            attributes[names.GEN_AI_INPUT] = texts[names.GEN_AI_INPUT]
+        elif span_names.GEN_AI_INPUT in texts:
+            attributes[span_names.GEN_AI_INPUT] = texts[span_names.GEN_AI_INPUT]
     if (written := attributes.get(names.GEN_AI_TOKENS_CACHE_WRITE)) is not None:
-        attributes[names.GEN_AI_CACHE_CREATION] = written
+        attributes[span_names.GEN_AI_CACHE_CREATION] = written
     if is_root:
         attributes |= texts
         if trace.route:
-            attributes |= {names.HTTP_METHOD: "POST", names.HTTP_ROUTE: _route(trace.route)}
-        for name, field in names.OF_LEDGER.items():
+            attributes |= {span_names.HTTP_METHOD: "POST", span_names.HTTP_ROUTE: _route(trace.route)}
+        for name, field in span_names.OF_LEDGER.items():
             value = getattr(ledger, field)
             if value is not None and value != "":
                 attributes[name] = value

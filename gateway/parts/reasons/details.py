@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from gateway.telemetry.ledger import NEVER
 from gateway.telemetry.sink import MOST_CHARS
@@ -47,11 +48,11 @@ def complete(trace: Trace) -> None:
     if trace.deadline_s is not None:
         due_ns = root.start_ns + int(trace.deadline_s * 1e9)
         for hop in trace.hops:
-            if names.BUDGET_LEFT not in hop.attributes:
-                hop.attributes[names.BUDGET_LEFT] = (due_ns - hop.start_ns) // 100_000 / 10
-        root.attributes[names.DEADLINE] = root.attributes[names.BUDGET_LEFT]
+            if detail.BUDGET_LEFT not in hop.attributes:
+                hop.attributes[detail.BUDGET_LEFT] = (due_ns - hop.start_ns) // 100_000 / 10
+        root.attributes[detail.DEADLINE] = root.attributes[detail.BUDGET_LEFT]
     if trace.ttft_s is not None:
-        root.attributes[names.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
+        root.attributes[detail.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
     for hop in trace.hops:
         if hop.name == names.ATTEMPT:
             _complete_attempt(trace, hop, made)
@@ -59,7 +60,7 @@ def complete(trace: Trace) -> None:
             _complete_route(hop, made)
         elif hop.name in _LOOKUPS:
             if hop.name == names.CACHE_SEMANTIC and policy is not None and policy.cache.semantic is not None:
-                hop.attributes[names.MIN_SIMILARITY] = policy.cache.semantic.min_similarity
+                hop.attributes[detail.MIN_SIMILARITY] = policy.cache.semantic.min_similarity
             _complete_lookup(hop)
         else:
             continue
@@ -73,13 +74,13 @@ def complete(trace: Trace) -> None:
 def _costs(costs: Mapping[str, TierCost]) -> dict[str, Any]:
     usd = [_UNKNOWN if cost.usd is None else cost.usd for cost in costs.values()]
     cold = [-1 if cost.cold is None else cost.cold for cost in costs.values()]
-    return {names.COST_TIERS: list(costs), names.COST_USD: usd, names.COST_COLD: cold}
+    return {detail.COST_TIERS: list(costs), detail.COST_USD: usd, detail.COST_COLD: cold}
 
 
 def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
     stream, first, limit_s = given.features.stream, None, given.budget_s
-    attributes[names.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
+    attributes[detail.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
     if given.costs:
         attributes |= _costs(given.costs)
     if given.difficulty is not None:
@@ -89,14 +90,14 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
     if decision is not None:
         first = decision.tiers[0]
         if (starts := _figures(given.health[first])).ttft_ms >= 0:
-            attributes[names.FORECAST_TTFT] = starts.ttft_ms
+            attributes[detail.FORECAST_TTFT] = starts.ttft_ms
         clause = clause_of(policy, decision)
         if clause != "tiers" or given.clamp is None:  # else the request's own limits left one tier
             attributes[names.CLAUSE] = clause
         if clause.startswith("route.start.") and len(policy.route.start) > 1:
-            attributes[names.CHECKS] = _checks(made, clause.removeprefix("route.start."))
+            attributes[detail.CHECKS] = _checks(made, clause.removeprefix("route.start."))
         if " expected to " in decision.stand_in:  # the wanted tier is not down but slow
-            attributes[names.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
+            attributes[detail.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
     _describe_others(attributes, given, first, limit_s, stream, policy.slo.tpot)
 
 
@@ -105,9 +106,9 @@ def _describe_others(
 ) -> None:
     """Add what was known of all tiers, and what was expected of those that the request does not start at."""
     if priors := [tier.name for tier in given.health.values() if _of_prior(tier, stream)]:
-        attributes[names.PRIOR] = priors
+        attributes[detail.PRIOR] = priors
     if stream and (slow := _too_slow(tpot, given.health.values())):
-        attributes[names.SLOW_PACE] = slow
+        attributes[detail.SLOW_PACE] = slow
     if len(given.health) < 2:
         return
     tiers: list[str] = []
@@ -123,9 +124,13 @@ def _describe_others(
             several.append(time)
         late.append((figures.ttft_ms if stream else figures.whole_ms) > limit_s * 1000)
         states.append(tier.unavailable)
-    attributes[names.OTHER_TIERS], attributes[names.OTHER_LATE], attributes[names.OTHER_STATE] = tiers, late, states
-    attributes[names.OTHER_TTFT], attributes[names.OTHER_TTFT_P95] = times[0], times[1]
-    attributes[names.OTHER_WHOLE], attributes[names.OTHER_QUEUE] = times[2], times[3]
+    attributes[detail.OTHER_TIERS], attributes[detail.OTHER_LATE], attributes[detail.OTHER_STATE] = (
+        tiers,
+        late,
+        states,
+    )
+    attributes[detail.OTHER_TTFT], attributes[detail.OTHER_TTFT_P95] = times[0], times[1]
+    attributes[detail.OTHER_WHOLE], attributes[detail.OTHER_QUEUE] = times[2], times[3]
 
 
 def _of_prior(health: TierHealth, stream: bool) -> bool:
@@ -147,23 +152,23 @@ def _describe_difficulty(
 ) -> None:
     if "conversation_difficulty" in policy.asked:
         if (hardest := conversation_difficulty(policy, difficulty, features)) is not None:
-            attributes[names.CONVERSATION] = round(hardest, 4)
+            attributes[detail.CONVERSATION] = round(hardest, 4)
         if features.before is not None:
-            attributes[names.BEFORE] = round(features.before, 4)
-    attributes[names.IN_DOMAIN] = difficulty.in_domain
-    attributes[names.CLASSIFIER] = difficulty.model_version
+            attributes[detail.BEFORE] = round(features.before, 4)
+    attributes[detail.IN_DOMAIN] = difficulty.in_domain
+    attributes[detail.CLASSIFIER] = difficulty.model_version
     if difficulty.kind:
-        attributes[names.KIND] = difficulty.kind
-        attributes[names.P_KIND] = round(difficulty.p_kind, 4)
+        attributes[detail.KIND] = difficulty.kind
+        attributes[detail.P_KIND] = round(difficulty.p_kind, 4)
     if not difficulty.in_domain:
         return
-    attributes[names.DIFFICULTY] = round(difficulty.score, 4)
-    attributes[names.P_ADEQUATE] = round(difficulty.p_adequate, 4)
+    attributes[detail.DIFFICULTY] = round(difficulty.score, 4)
+    attributes[detail.P_ADEQUATE] = round(difficulty.p_adequate, 4)
     if difficulty.quantile is not None:
-        attributes[names.QUANTILE] = round(difficulty.quantile, 4)
+        attributes[detail.QUANTILE] = round(difficulty.quantile, 4)
         own = policy.route.share_easier(difficulty.kind, difficulty.quantile, difficulty.model_version)
         if own is not None:
-            attributes[names.QUANTILE_OWN] = round(own, 4)
+            attributes[detail.QUANTILE_OWN] = round(own, 4)
 
 
 class _Figures(NamedTuple):
@@ -249,18 +254,22 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         attributes[names.TIMEOUT] = round(attributes[names.TIMEOUT], 1)
     if hop.load is not None:
         in_flight, capacity, queued, ejection = hop.load
-        attributes[names.IN_FLIGHT], attributes[names.CAPACITY], attributes[names.QUEUED] = in_flight, capacity, queued
-        attributes[names.BREAKER] = "closed" if ejection is None else f"half-open: {ejection.reason}"
+        attributes[detail.IN_FLIGHT], attributes[detail.CAPACITY], attributes[detail.QUEUED] = (
+            in_flight,
+            capacity,
+            queued,
+        )
+        attributes[detail.BREAKER] = "closed" if ejection is None else f"half-open: {ejection.reason}"
     if judged is not None:
         at_ns = judged.at_ns
         if judged.threshold is not None:
-            attributes[names.MIN_CONFIDENCE] = judged.threshold
+            attributes[detail.MIN_CONFIDENCE] = judged.threshold
         attributes[names.CLAUSE] = clause_of_verdict(
             attributes.get(names.REASON, ""), attributes.get(names.CONFIDENCE_BASIS, "none")
         )
         if verified := judged.evidence.verified:  # by one at most
-            [(attributes[names.VERIFIER], attributes[names.VERIFIED])] = verified.items()
-        attributes[names.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
+            [(attributes[detail.VERIFIER], attributes[detail.VERIFIED])] = verified.items()
+        attributes[detail.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
         if judged.evidence.logprobs:
             _describe_tokens(attributes, judged.evidence.logprobs, judged.tokens)
         _describe_calls(attributes, judged.evidence, captures=trace.captures)
@@ -270,20 +279,20 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         waits_already = "wait already" in attributes.get(names.REASON, "")
         attributes[names.CLAUSE] = "load.max_waiting" if waits_already else "load.max_wait"
     if names.HEDGE in attributes:
-        attributes[names.RACE_CLAUSE] = "escalate.hedge.after"
+        attributes[detail.RACE_CLAUSE] = "escalate.hedge.after"
     elif names.SPECULATIVE in attributes:
-        attributes[names.RACE_CLAUSE] = "escalate.speculate.both"
+        attributes[detail.RACE_CLAUSE] = "escalate.speculate.both"
     elif names.CONTINUES in attributes:
-        attributes[names.RACE_CLAUSE] = "escalate.stream.on_break"
+        attributes[detail.RACE_CLAUSE] = "escalate.stream.on_break"
     elif made is not None and made.decision is not None and len(made.decision.tiers) > 1:
         _describe_next(trace, hop, made, made.decision.tiers, at_ns)
 
 
 def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
     lowest = sorted(range(len(logprobs)), key=logprobs.__getitem__)[:_LOWEST]
-    attributes[names.PREFIX] = [round(value, 3) for value in logprobs[:MOST_TOKENS]]
-    attributes[names.LOWEST] = lowest
-    attributes[names.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
+    attributes[detail.PREFIX] = [round(value, 3) for value in logprobs[:MOST_TOKENS]]
+    attributes[detail.LOWEST] = lowest
+    attributes[detail.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
     if len(tokens) == len(logprobs):
         attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
         attributes[names.LOWEST_TOKENS] = list(map(tokens.__getitem__, lowest))
@@ -292,9 +301,9 @@ def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], toke
 def _describe_calls(attributes: dict[str, Any], evidence: Evidence, *, captures: bool) -> None:
     """Record the calls of a rejected answer; what they were made with only where texts are captured."""
     if attributes.get(names.OUTCOME) != "accepted" and evidence.tool_names:
-        attributes[names.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
+        attributes[detail.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
         if captures:
-            made = zip(attributes[names.CALLS], evidence.tool_arguments, strict=False)
+            made = zip(attributes[detail.CALLS], evidence.tool_arguments, strict=False)
             attributes[names.CALL_ARGUMENTS] = ", ".join(f"{name}({given})" for name, given in made)[:MOST_CHARS]
 
 
@@ -306,16 +315,16 @@ def _describe_next(trace: Trace, hop: Hop, made: RecordedDecision, tiers: Sequen
         return
     name = tiers[tiers.index(tier) + 1]
     figures = _figures(given.health[name])
-    attributes[names.NEXT_TIER] = name
-    attributes[names.NEXT_TTFT] = figures.ttft_ms
-    attributes[names.NEXT_WHOLE] = figures.whole_ms
+    attributes[detail.NEXT_TIER] = name
+    attributes[detail.NEXT_TTFT] = figures.ttft_ms
+    attributes[detail.NEXT_WHOLE] = figures.whole_ms
     if trace.deadline_s is None:
         return
     gone_s, stream = (at_ns - trace.root.start_ns) / 1e9, given.features.stream
     left_s = trace.deadline_s - gone_s
     if stream and trace.ttft_s is not None and trace.ttft_s - gone_s < left_s:
         left_s = trace.ttft_s - gone_s
-    attributes[names.NEXT_LATE] = (figures.ttft_ms if stream else figures.whole_ms) > left_s * 1000
+    attributes[detail.NEXT_LATE] = (figures.ttft_ms if stream else figures.whole_ms) > left_s * 1000
 
 
 # A lookup.
@@ -334,14 +343,14 @@ def _complete_lookup(hop: Hop) -> None:
     if reason in _LOOKUP_CLAUSES:
         attributes[names.CLAUSE] = _LOOKUP_CLAUSES[reason]
     elif reason and reason.startswith(_GUARD):
-        attributes[names.GUARD] = reason.removeprefix(_GUARD)
+        attributes[detail.GUARD] = reason.removeprefix(_GUARD)
         attributes[names.CLAUSE] = "cache.semantic.guards"
     elif reason and reason.startswith(NEVER):
         attributes[names.CLAUSE] = "cache.never"
     elif hop.name == names.CACHE_EXACT:
         attributes[names.CLAUSE] = "cache.exact"
     elif names.CACHE_SCORE in attributes:
-        similarity, least = attributes.get(names.SIMILARITY), attributes.get(names.MIN_SIMILARITY)
+        similarity, least = attributes.get(names.SIMILARITY), attributes.get(detail.MIN_SIMILARITY)
         if similarity is not None and least is not None and similarity < least:
             attributes[names.CLAUSE] = "cache.semantic.min_similarity"
         else:

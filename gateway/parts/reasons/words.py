@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.quantities import dollars, milliseconds, percent
 
@@ -20,7 +21,7 @@ _BASES: Final = {
 }
 
 
-_COSTS: Final = (names.COST_TIERS, names.COST_USD, names.COST_COLD)
+_COSTS: Final = (detail.COST_TIERS, detail.COST_USD, detail.COST_COLD)
 _IN_DOUBT: Final = 0.7
 """A kind that is less probable than this is shown with its probability."""
 
@@ -91,7 +92,7 @@ def _follow(a: Attributes) -> Iterable[str]:
 
 
 def _neighbour(a: Attributes) -> str:
-    similarity, minimum = a.get(names.SIMILARITY), a.get(names.MIN_SIMILARITY)
+    similarity, minimum = a.get(names.SIMILARITY), a.get(detail.MIN_SIMILARITY)
     who = f"nearest neighbour {a[names.NEIGHBOUR]}" if a.get(names.NEIGHBOUR) else "nearest neighbour"
     if similarity is None:
         return "" if minimum is None else f"no neighbour (minimum {minimum:.3f})"
@@ -120,40 +121,48 @@ def _route(a: Attributes) -> Iterable[str]:
     yield _held_out(a)
     yield _phrase(a, names.REASON, "because {}")
     yield _kind(a)
-    yield _phrase(a, names.DIFFICULTY, "difficulty {:.3f}")
-    yield _phrase(a, names.P_ADEQUATE, "right by its first tier with a chance of {:.3f}")
-    in_domain = a.get(names.IN_DOMAIN)
+    yield _phrase(a, detail.DIFFICULTY, "difficulty {:.3f}")
+    yield _phrase(a, detail.P_ADEQUATE, "right by its first tier with a chance of {:.3f}")
+    in_domain = a.get(detail.IN_DOMAIN)
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
-    yield _phrase(a, names.CONVERSATION, "in its conversation {:.3f}")
-    yield _phrase(a, names.BEFORE, "by the turns before {:.3f}")
+    yield _phrase(a, detail.CONVERSATION, "in its conversation {:.3f}")
+    yield _phrase(a, detail.BEFORE, "by the turns before {:.3f}")
     yield _phrase(a, names.LAST_TIER, "the answer before came from {}")
     for tier, usd, cold in zip(*(a.get(name, ()) for name in _COSTS), strict=False):
         read = "not known how much it reads cold" if cold < 0 else f"{cold} tokens read cold"
         yield f"until a harder turn {tier} costs {dollars(usd) if usd >= 0 else 'an unknown amount'}, {read}"
-    yield _phrase(a, names.CLASSIFIER, "classifier {}")
+    yield _phrase(a, detail.CLASSIFIER, "classifier {}")
     yield _forecast(a)
     yield from _others(a)
-    yield from (f"slower than slo.tpot of late: {pace} a token" for pace in a.get(names.SLOW_PACE, ()))
-    yield _phrase(a, names.BUDGET_LEFT, "{} left", milliseconds)
+    yield from (f"slower than slo.tpot of late: {pace} a token" for pace in a.get(detail.SLOW_PACE, ()))
+    yield _phrase(a, detail.BUDGET_LEFT, "{} left", milliseconds)
 
 
 def _others(a: Attributes) -> Iterable[str]:
     """Yield what is known of each tier that the request did not start at."""
-    lists = (a.get(name, []) for name in (names.OTHER_TIERS, names.OTHER_TTFT, names.OTHER_LATE, names.OTHER_STATE))
+    lists = (
+        a.get(name, [])
+        for name in (
+            detail.OTHER_TIERS,
+            detail.OTHER_TTFT,
+            detail.OTHER_LATE,
+            detail.OTHER_STATE,
+        )
+    )
     for tier, ttft_ms, late, state in zip(*lists, strict=False):
         if state:
             yield f"{tier} is {state}"
         elif late:
             yield f"{tier} would have been late: {milliseconds(ttft_ms)} to a first token"
-    if priors := a.get(names.PRIOR):
+    if priors := a.get(detail.PRIOR):
         yield f"forecast by the model's facts, a prior, as too few calls were measured: {', '.join(priors)}"
 
 
 def _kind(a: Attributes) -> str:
     """Return the kind of task, and how hard the request is among those of its kind."""
-    kind, quantile, own = (a.get(name) for name in (names.KIND, names.QUANTILE, names.QUANTILE_OWN))
-    certainty = a.get(names.P_KIND)
+    kind, quantile, own = (a.get(name) for name in (detail.KIND, detail.QUANTILE, detail.QUANTILE_OWN))
+    certainty = a.get(detail.P_KIND)
     if kind and certainty is not None and certainty < _IN_DOUBT:
         kind = f"{kind} (in doubt: {percent(certainty, 0)})"
     if not kind or quantile is None:
@@ -172,13 +181,13 @@ def _attempt(a: Attributes) -> Iterable[str]:
     yield from _why_beside(a)
     if not str(a.get(names.REASON, "")).startswith("confidence "):  # _confidence gives that with its numbers
         yield _phrase(a, names.REASON, "because {}")
-    if calls := a.get(names.CALLS):
+    if calls := a.get(detail.CALLS):
         yield f"called {a.get(names.CALL_ARGUMENTS) or ', '.join(calls)}"
     yield _phrase(a, names.FAULT, "served all the same: {}")
     yield _confidence(a)
     yield _lowest(a)
-    if a.get(names.NEXT_LATE):
-        yield f"{a[names.NEXT_TIER]} would have been late: {milliseconds(a[names.NEXT_TTFT])} to a first token"
+    if a.get(detail.NEXT_LATE):
+        yield f"{a[detail.NEXT_TIER]} would have been late: {milliseconds(a[detail.NEXT_TTFT])} to a first token"
     yield _phrase(a, names.SCHEMA_UNCHECKED, "the request's schema was not checked: {}")
     yield _phrase(a, names.UPSTREAM_STATUS, "upstream HTTP {}")
     yield _phrase(a, names.BLAME, "whose fault: {}")
@@ -191,7 +200,7 @@ def _attempt(a: Attributes) -> Iterable[str]:
     yield from _load(a)
     yield _phrase(a, names.TTFT, "first token after {}", milliseconds)
     yield _forecast(a)
-    yield _phrase(a, names.BUDGET_LEFT, "{} left at the start", milliseconds)
+    yield _phrase(a, detail.BUDGET_LEFT, "{} left at the start", milliseconds)
     yield _phrase(a, names.TIMEOUT, "timeout {}", milliseconds)
     yield _phrase(a, names.STREAM_END, "stream ended: {}")
 
@@ -221,11 +230,15 @@ def _waited(a: Attributes) -> str:
 
 
 def _forecast(a: Attributes) -> str:
-    return _phrase(a, names.FORECAST_TTFT, "first token forecast after {}", milliseconds)
+    return _phrase(a, detail.FORECAST_TTFT, "first token forecast after {}", milliseconds)
 
 
 def _confidence(a: Attributes) -> str:
-    confidence, minimum, judged = a.get(names.CONFIDENCE), a.get(names.MIN_CONFIDENCE), a.get(names.TOKENS_JUDGED)
+    confidence, minimum, judged = (
+        a.get(names.CONFIDENCE),
+        a.get(detail.MIN_CONFIDENCE),
+        a.get(names.TOKENS_JUDGED),
+    )
     if confidence is None:
         return ""
     text = f"confidence {confidence:.3f}"
@@ -239,7 +252,7 @@ def _confidence(a: Attributes) -> str:
 
 def _lowest(a: Attributes) -> str:
     """Return the least probable tokens by their places, with their texts where these are captured."""
-    places, logprobs = a.get(names.LOWEST), a.get(names.LOWEST_LOGPROBS)
+    places, logprobs = a.get(detail.LOWEST), a.get(detail.LOWEST_LOGPROBS)
     if not places or not logprobs:
         return ""
     texts = a.get(names.LOWEST_TOKENS) or [""] * len(places)
@@ -250,11 +263,11 @@ def _lowest(a: Attributes) -> str:
 
 def _load(a: Attributes) -> Iterable[str]:
     """Yield the backend's load and state where they are worth a word."""
-    in_flight, capacity, queued = (a.get(name) for name in (names.IN_FLIGHT, names.CAPACITY, names.QUEUED))
+    in_flight, capacity, queued = (a.get(name) for name in (detail.IN_FLIGHT, detail.CAPACITY, detail.QUEUED))
     if queued or (in_flight and in_flight == capacity):
         yield f"{in_flight} of {capacity} calls in flight, {queued or 0} waiting"
-    if str(a.get(names.BREAKER, "closed")) != "closed":
-        yield str(a[names.BREAKER])
+    if str(a.get(detail.BREAKER, "closed")) != "closed":
+        yield str(a[detail.BREAKER])
     if others := a.get(names.SIBLINGS):
         yield f"beside {'; '.join(others)}"
 

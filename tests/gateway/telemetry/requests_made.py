@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.telemetry.trace import Hop, RemoteParent, Trace
@@ -14,11 +15,15 @@ def escalated(request_id: str = "req-1", **ledger: Any) -> tuple[Trace, Ledger]:
     trace = Trace(names.REQUEST, RemoteParent(0xABC, 0xDEF))
     _hop(trace, names.CACHE_EXACT, {names.CACHE_OUTCOME: "miss"})
     _hop(trace, names.EMBED, {names.GEN_AI_REQUEST_MODEL: "static-256"})
-    nearest = {names.NEIGHBOUR: "e41", names.SIMILARITY: 0.8123, names.MIN_SIMILARITY: 0.92}
+    nearest = {names.NEIGHBOUR: "e41", names.SIMILARITY: 0.8123, detail.MIN_SIMILARITY: 0.92}
     _hop(trace, names.CACHE_SEMANTIC, {names.CACHE_OUTCOME: "miss", **nearest})
-    decided = {names.DECISION: ["local", "hosted"], names.REASON: "p_adequate >= 0.7", names.BUDGET_LEFT: 7990.0}
-    decided |= {names.KIND: "chat", names.QUANTILE: 0.62}
-    _hop(trace, names.ROUTE, {**decided, names.DIFFICULTY: 0.31, names.P_ADEQUATE: 0.82, names.IN_DOMAIN: True})
+    decided = {names.DECISION: ["local", "hosted"], names.REASON: "p_adequate >= 0.7", detail.BUDGET_LEFT: 7990.0}
+    decided |= {detail.KIND: "chat", detail.QUANTILE: 0.62}
+    _hop(
+        trace,
+        names.ROUTE,
+        {**decided, detail.DIFFICULTY: 0.31, detail.P_ADEQUATE: 0.82, detail.IN_DOMAIN: True},
+    )
     _hop(trace, names.ATTEMPT, _attempt(1, "local", "smollm2", "low_confidence", 0.41))
     _hop(trace, names.ATTEMPT, _attempt(2, "hosted", "openai", "accepted", 0.91))
     _hop(trace, names.CACHE_WRITE, {names.CACHE_OUTCOME: "written"})
@@ -44,9 +49,9 @@ def failed(
 
 
 def _attempt(number: int, tier: str, backend: str, outcome: str, confidence: float) -> dict[str, Any]:
-    judged = {names.CONFIDENCE: confidence, names.MIN_CONFIDENCE: 0.62, names.TOKENS_JUDGED: 24}
+    judged = {names.CONFIDENCE: confidence, detail.MIN_CONFIDENCE: 0.62, names.TOKENS_JUDGED: 24}
     judged |= {names.CONFIDENCE_BASIS: "calibrated", names.CONFIDENCE_HEAD: "0123456789ab"}
-    called = {names.UPSTREAM_STATUS: 200, names.TIMEOUT: 7000.0, names.BUDGET_LEFT: 7100.0, names.COST: 0.0001}
+    called = {names.UPSTREAM_STATUS: 200, names.TIMEOUT: 7000.0, detail.BUDGET_LEFT: 7100.0, names.COST: 0.0001}
     who = {names.ATTEMPT_NUMBER: number, names.TIER: tier, names.BACKEND: backend, names.OUTCOME: outcome}
     return {**who, **judged, **called, names.GEN_AI_FINISH: ["stop"], names.CLIENT_RETRY: None}
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.parts.console.policy_keys import policy_keys
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 
 DECIDED = {names.CLAUSE: "escalate.when.uncalibrated_below"}
@@ -16,19 +17,19 @@ DECIDED = {names.CLAUSE: "escalate.when.uncalibrated_below"}
     ("attributes", "error", "to_first_token", "keys"),
     [
         (DECIDED, None, True, ["escalate.when.uncalibrated_below"]),
-        ({names.RACE_CLAUSE: "escalate.hedge.after"}, None, True, ["escalate.hedge.after"]),
-        ({names.STAND_IN_CLAUSE: "slo.deadline"}, None, False, ["slo.deadline"]),
-        ({**DECIDED, names.NEXT_LATE: True, names.OUTCOME: "low_confidence"}, None, True,
+        ({detail.RACE_CLAUSE: "escalate.hedge.after"}, None, True, ["escalate.hedge.after"]),
+        ({detail.STAND_IN_CLAUSE: "slo.deadline"}, None, False, ["slo.deadline"]),
+        ({**DECIDED, detail.NEXT_LATE: True, names.OUTCOME: "low_confidence"}, None, True,
          [DECIDED[names.CLAUSE], "slo.ttft.p99"]),
-        ({**DECIDED, names.NEXT_LATE: True, names.OUTCOME: "accepted"}, None, True, [DECIDED[names.CLAUSE]]),
-        ({names.TIMEOUT: 900.0, names.BUDGET_LEFT: 2999.0}, "upstream_timeout", True, ["slo.ttft.p99"]),
-        ({names.TIMEOUT: 80.0, names.BUDGET_LEFT: 2999.0}, "upstream_timeout", False, ["slo.total.p95"]),
-        ({names.TIMEOUT: 197.5, names.BUDGET_LEFT: 197.3}, "upstream_timeout", True, ["slo.deadline"]),
+        ({**DECIDED, detail.NEXT_LATE: True, names.OUTCOME: "accepted"}, None, True, [DECIDED[names.CLAUSE]]),
+        ({names.TIMEOUT: 900.0, detail.BUDGET_LEFT: 2999.0}, "upstream_timeout", True, ["slo.ttft.p99"]),
+        ({names.TIMEOUT: 80.0, detail.BUDGET_LEFT: 2999.0}, "upstream_timeout", False, ["slo.total.p95"]),
+        ({names.TIMEOUT: 197.5, detail.BUDGET_LEFT: 197.3}, "upstream_timeout", True, ["slo.deadline"]),
         ({names.QUEUE: 12.0}, None, True, ["load.max_wait"]),
-        ({names.VERDICT_AT: 240.0, names.TTFT: 90.0}, None, True, ["escalate.stream.hold_tokens"]),
-        ({names.QUEUE: 500.0, names.VERDICT_AT: 640.0, names.TTFT: 90.0}, None, True,
+        ({detail.VERDICT_AT: 240.0, names.TTFT: 90.0}, None, True, ["escalate.stream.hold_tokens"]),
+        ({names.QUEUE: 500.0, detail.VERDICT_AT: 640.0, names.TTFT: 90.0}, None, True,
          ["escalate.stream.hold_tokens", "load.max_wait"]),
-        ({names.VERDICT_AT: 95.0, names.TTFT: 90.0}, None, True, []),
+        ({detail.VERDICT_AT: 95.0, names.TTFT: 90.0}, None, True, []),
     ],
 )  # fmt: skip
 def test_a_hop_names_what_it_rests_on(

@@ -15,6 +15,7 @@ from gateway.parts.console.app import ConsoleApp
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.views.request import line_of_key, nearest_line, slow_hops
 from gateway.parts.ledger.live import LiveArchive
+from gateway.parts.reasons import detail_names as detail
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from gateway.telemetry import names
@@ -26,7 +27,11 @@ from tests.parts.console.test_timeline import ROUTE, attempt, record
 
 __all__ = ["server", "store"]
 
-JUDGED = {names.VERDICT_AT: 12.0, names.CLAUSE: "escalate.when.confidence_below", names.PREFIX: [-0.1, -2.0]}
+JUDGED = {
+    detail.VERDICT_AT: 12.0,
+    names.CLAUSE: "escalate.when.confidence_below",
+    detail.PREFIX: [-0.1, -2.0],
+}
 
 
 async def page_of(store: RedisStore, folder: Path, policy: str, url: str, **texts: Any) -> httpx2.Response:

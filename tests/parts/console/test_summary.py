@@ -11,6 +11,7 @@ from gateway.parts.console.policy_numbers import numbers_of
 from gateway.parts.console.summary import summary_of
 from gateway.parts.console.timeline import timeline_of
 from gateway.parts.console.what_changes import tried_as, what_changes
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.model import Hedge
 from tests.parts.console.test_timeline import attempt, hop
@@ -22,12 +23,12 @@ LEDGER = {
 }  # fmt: skip
 SCORE = "escalate.when.uncalibrated_below"
 REJECTED = {
-    names.OUTCOME: "low_confidence", names.CONFIDENCE: 0.45, names.MIN_CONFIDENCE: 0.8, names.CLAUSE: SCORE,
-    names.VERDICT_AT: 314.0, names.REASON: "confidence 0.45 < 0.80", names.COST: 0.0, names.NEXT_TIER: "hosted",
+    names.OUTCOME: "low_confidence", names.CONFIDENCE: 0.45, detail.MIN_CONFIDENCE: 0.8, names.CLAUSE: SCORE,
+    detail.VERDICT_AT: 314.0, names.REASON: "confidence 0.45 < 0.80", names.COST: 0.0, detail.NEXT_TIER: "hosted",
 }  # fmt: skip
 HIT = {
     names.CACHE_OUTCOME: "hit", names.CACHE_AGE: 1.5, names.CACHE_SCORE: 0.91, names.THRESHOLD: 0.77,
-    names.SIMILARITY: 0.962, names.MIN_SIMILARITY: 0.4,
+    names.SIMILARITY: 0.962, detail.MIN_SIMILARITY: 0.4,
 }  # fmt: skip
 POLICY = """surface: chat
 tiers: [local, hosted]
@@ -39,7 +40,7 @@ slo: {ttft: {p99: 900ms}, deadline: 60s}
 
 def laid_out(*hops: dict[str, Any], **ledger: Any) -> tuple[dict[str, Any], Any]:
     """A ledger and the timeline of a request with these hops, whose deadline is a minute."""
-    limits = {names.DEADLINE: 60_000.0, names.TTFT_TARGET: 900.0}
+    limits = {detail.DEADLINE: 60_000.0, detail.TTFT_TARGET: 900.0}
     record = {"ledger": LEDGER | ledger, "hops": [hop(names.REQUEST, 0, 0, 600, **limits), *hops]}
     return record["ledger"], timeline_of(record, None, ())
 
@@ -76,7 +77,7 @@ def test_a_refusal_says_whose_budget_ran_out_of_how_much() -> None:
         "Refused with 429: Key k_1 has spent $0.0501 of its budget of $0.05 a day (2026-11-28), "
         "after 1.20 s of waiting for the budget of key:k_1"
     )
-    text = said(wait, attempt(2, 1203, 500, "hosted", **{names.CONFIDENCE: 0.9, names.MIN_CONFIDENCE: 0.8}))
+    text = said(wait, attempt(2, 1203, 500, "hosted", **{names.CONFIDENCE: 0.9, detail.MIN_CONFIDENCE: 0.8}))
     assert text.endswith("is asked, after 1.20 s of waiting for the budget of key:k_1")
     assert "waiting" not in said(hop(names.QUOTA_WAIT, 1, 2, 4), attempt(2, 6, 500, "hosted"))
 
@@ -90,7 +91,7 @@ def test_a_long_wait_is_told_where_a_limit_was_missed() -> None:
 @pytest.mark.parametrize(
     ("hops", "ledger", "text"),
     [
-        ([attempt(2, 3, 500, "hosted", **{names.CONFIDENCE: 0.94, names.MIN_CONFIDENCE: 0.8})], {},
+        ([attempt(2, 3, 500, "hosted", **{names.CONFIDENCE: 0.94, detail.MIN_CONFIDENCE: 0.8})], {},
          "hosted answered: its draft scored 0.94 where 0.80 is asked"),
         ([hop(names.ROUTE, 1, 2, 1, **{names.REASON: "hosted: otherwise"}), attempt(2, 3, 500, "hosted")], {},
          "hosted answered: it starts there by the rule “hosted: otherwise”"),
@@ -174,7 +175,7 @@ def test_what_would_have_changed_a_hit_or_a_miss() -> None:
     ]
     far = changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss | {names.SIMILARITY: 0.013}))["The miss"]
     assert far == ["Nothing: the nearest question is far off, at a similarity of 0.013"]
-    guarded = changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss | {names.GUARD: "numbers"}))["The miss"]
+    guarded = changes_of(hop(names.CACHE_SEMANTIC, 1, 1, 1, **miss | {detail.GUARD: "numbers"}))["The miss"]
     assert guarded == ["No threshold: the guard for numbers refuses the nearest question at any score"]
 
 

@@ -10,6 +10,7 @@ from gateway.parts.console.attempt_races import loss_of
 from gateway.parts.console.replaced import replaced_in
 from gateway.parts.console.svg import ribbon, waterfall
 from gateway.parts.console.timeline import timeline_of
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 
 
@@ -100,7 +101,7 @@ def test_the_total_time_consists_of_what_was_waited_for() -> None:
 
 
 def test_the_time_left_falls_to_the_deadline_through_the_hops() -> None:
-    begun = {**ROUTE, "attributes": {names.BUDGET_LEFT: 798.0}}
+    begun = {**ROUTE, "attributes": {detail.BUDGET_LEFT: 798.0}}
     laid_out = timeline_of(record(begun), given(0.8), ())
     drawn = str(waterfall.budget(laid_out))
     assert laid_out.left_ms(laid_out.total_ms) == pytest.approx(202) and "798 ms of 802 ms left" in drawn
@@ -112,12 +113,12 @@ def test_the_time_left_falls_to_the_deadline_through_the_hops() -> None:
 def test_roads_not_taken_are_those_that_the_hops_name() -> None:
     """The route says which tiers it did not start at, a judged attempt which would have taken over; -1 is unknown."""
     route = hop(names.ROUTE, 1, 2, 1, **{
-        names.OTHER_TIERS: ["hosted", "large", "gone", "new"], names.OTHER_TTFT: [310.0, 900.0, -1.0, -1.0],
-        names.OTHER_TTFT_P95: [700.0, -1.0, -1.0, -1.0], names.OTHER_WHOLE: [1.0, 1.0, -1.0, -1.0],
-        names.OTHER_LATE: [False, True, False, False], names.OTHER_STATE: ["", "", "ejected", ""],
+        detail.OTHER_TIERS: ["hosted", "large", "gone", "new"], detail.OTHER_TTFT: [310.0, 900.0, -1.0, -1.0],
+        detail.OTHER_TTFT_P95: [700.0, -1.0, -1.0, -1.0], detail.OTHER_WHOLE: [1.0, 1.0, -1.0, -1.0],
+        detail.OTHER_LATE: [False, True, False, False], detail.OTHER_STATE: ["", "", "ejected", ""],
     })  # fmt: skip
     judged = attempt(1, 3, 200, **{
-        names.VERDICT_AT: 50.0, names.NEXT_TIER: "hosted", names.NEXT_TTFT: 310.0, names.NEXT_LATE: True,
+        detail.VERDICT_AT: 50.0, detail.NEXT_TIER: "hosted", detail.NEXT_TTFT: 310.0, detail.NEXT_LATE: True,
     })  # fmt: skip
     roads = timeline_of(record(route, judged), given(60.0, health(9), health(9)), ("local", "hosted")).ghosts
     assert [(road.tier, road.start_ms, road.p95_ms, road.late, road.instead_of) for road in roads] == [
@@ -128,7 +129,12 @@ def test_roads_not_taken_are_those_that_the_hops_name() -> None:
 
 
 def test_the_answer_that_replaced_a_rejected_one_stands_beside_it() -> None:
-    verdict = {names.VERDICT_AT: 50.0, names.CONFIDENCE: 0.3, names.MIN_CONFIDENCE: 0.6, names.TOKENS_JUDGED: 24}
+    verdict = {
+        detail.VERDICT_AT: 50.0,
+        names.CONFIDENCE: 0.3,
+        detail.MIN_CONFIDENCE: 0.6,
+        names.TOKENS_JUDGED: 24,
+    }
     rejected = attempt(1, 3, 100, **{**verdict, names.PREFIX_TOKENS: ["It", " is"], names.OUTCOME: "low_confidence"})
     whole = record(ROUTE, rejected, attempt(2, 104, 300, "hosted"))
     whole["hops"][0]["attributes"][names.ANSWER] = "It was."
@@ -171,7 +177,7 @@ def test_a_request_without_a_decision_is_laid_out() -> None:
 
 
 def test_the_judged_tokens_are_a_ribbon_with_the_doubtful_ones_named() -> None:
-    judged = {names.PREFIX: [-0.01, -2.3, -0.5], names.LOWEST: [1], names.LOWEST_LOGPROBS: [-2.3]}
+    judged = {detail.PREFIX: [-0.01, -2.3, -0.5], detail.LOWEST: [1], detail.LOWEST_LOGPROBS: [-2.3]}
     drawn = str(ribbon.ribbon(judged))
     assert drawn.count("<rect") == 3 and drawn.count('class="doubt"') == 1 and "probability 0.100" in drawn
     assert ribbon.doubts(judged) == ["token 2 at 0.10"]
@@ -183,7 +189,7 @@ def test_the_judged_tokens_are_a_ribbon_with_the_doubtful_ones_named() -> None:
 
 def test_a_wait_in_the_queue_is_drawn_and_the_first_token_stands_where_it_was() -> None:
     """The recorded time to the first token begins with the call, behind the queue; a whole answer has a queue, too."""
-    queued = attempt(1, 0, 900, **{names.QUEUE: 475.0, names.TTFT: 271.0, names.VERDICT_AT: 800.0})
+    queued = attempt(1, 0, 900, **{names.QUEUE: 475.0, names.TTFT: 271.0, detail.VERDICT_AT: 800.0})
     timeline = timeline_of(record(queued, ttft_ms=746.4), None, ())
     bar = timeline.bars[1]
     assert bar.queue_ms == 475 and bar.first_ms == pytest.approx(746) and bar.verdict_ms == pytest.approx(800)

@@ -18,6 +18,7 @@ import yaml
 
 from gateway.cli.main import main
 from gateway.parts.heads.head import FORMAT, LogisticScorer, numbers_hash
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.loader import read_policy
 from routing.difficulty.model import shipped_artefact
@@ -347,9 +348,9 @@ def record(i: int, p_adequate: float | None, confidence: float | None, **changes
     route = {
         names.DECISION: ["local", "hosted"] if local else ["hosted"],
         names.REASON: "local: (p_adequate >= 0.7 or not in_domain)" if local else "hosted: otherwise",
-        names.IN_DOMAIN: p_adequate is not None,
-        names.CLASSIFIER: "c1c1c1c",
-        **({} if p_adequate is None else {names.P_ADEQUATE: p_adequate}),
+        detail.IN_DOMAIN: p_adequate is not None,
+        detail.CLASSIFIER: "c1c1c1c",
+        **({} if p_adequate is None else {detail.P_ADEQUATE: p_adequate}),
     } | changes.pop("route", {})
     attempt = {
         names.TIER: "local" if local else "hosted",
@@ -409,9 +410,9 @@ QUANTILES = POLICY.replace("(p_adequate >= 0.7 or not in_domain)", "easiest 40% 
 def seen(n: int, kind: str = "chat", version: str = "c1c1c1c", **changes: Any) -> list[dict[str, Any]]:
     """Records of a surface whose requests are all of the easier half of their kind: quantiles from 0 to 0.5."""
     quantiles = np.linspace(0, 0.5, n).round(4).tolist()
-    known = {names.KIND: kind, names.IN_DOMAIN: True, names.CLASSIFIER: version}
+    known = {detail.KIND: kind, detail.IN_DOMAIN: True, detail.CLASSIFIER: version}
     return [
-        record(i, None, 0.9, route=known | {names.QUANTILE: quantile}, **changes)
+        record(i, None, 0.9, route=known | {detail.QUANTILE: quantile}, **changes)
         for i, quantile in enumerate(quantiles)
     ]
 
@@ -465,7 +466,7 @@ def test_a_quantile_is_chosen_by_the_surfaces_own_traffic(
     for one, confidence in zip(records, confidences, strict=True):
         route, attempt = (hop["attributes"] for hop in one["hops"])
         attempt[names.CONFIDENCE] = confidence
-        if route[names.QUANTILE] > 0.2:  # went straight to the large tier
+        if route[detail.QUANTILE] > 0.2:  # went straight to the large tier
             route |= {names.DECISION: ["hosted"], names.REASON: "hosted: otherwise"}
             attempt[names.TIER] = "hosted"
     write(folder / "labels.jsonl", right)
@@ -498,7 +499,7 @@ def test_records_that_say_nothing_of_thresholds_are_left_out(
     records[301] = record(301, 0.1, 0.9, route={names.REASON: "hosted alone is open to it"})
     records[302] = record(302, None, None, attempt={names.CONFIDENCE_BASIS: None, names.REASON: "nothing stronger"})
     del records[302]["hops"][1]["attributes"][names.CONFIDENCE_BASIS]
-    records[303] = record(303, None, 0.9, route={names.CLASSIFIER: "c0"})
+    records[303] = record(303, None, 0.9, route={detail.CLASSIFIER: "c0"})
     records.append(record(304, None, 0.9, surface="batch"))
     write(folder / "ledger.jsonl", records)
     assert calibrate("quality=0.9", *LEDGER, "--json") == 0

@@ -13,7 +13,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.metrics.metrics import PrometheusMetrics
-from gateway.parts.otlp import part
+from gateway.parts.otlp import part, span_names
 from gateway.telemetry import names, reader
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
@@ -53,7 +53,11 @@ async def test_a_trace_arrives_as_spans(store: RedisStore, collector: Collector)
         assert span.end_time_unix_nano - span.start_time_unix_nano == hop.end_ns - hop.start_ns
     assert root.start_time_unix_nano == trace.started_unix_ns
     said = attributes_of(root)
-    assert said[names.REQUEST_ID] == "req-1" and said[names.STATUS] == 200 and said[names.PATH] == "escalated"
+    assert (
+        said[span_names.REQUEST_ID] == "req-1"
+        and said[span_names.STATUS] == 200
+        and said[span_names.PATH] == "escalated"
+    )
     attempt = attributes_of(next(span for span in spans if span.name == names.ATTEMPT))
     assert attempt[names.CONFIDENCE] == 0.41 and names.CLIENT_RETRY not in attempt
 
@@ -78,10 +82,10 @@ async def test_errors_are_told_apart(store: RedisStore, collector: Collector) ->
     telemetry.record(*failed("ours", 502, "upstream_unreachable"))
     telemetry.record(*failed("theirs", 400, "invalid_json"))
     await telemetry.aclose()
-    roots = {attributes_of(span)[names.REQUEST_ID]: span for span in collector.spans if span.name == names.REQUEST}
+    roots = {attributes_of(span)[span_names.REQUEST_ID]: span for span in collector.spans if span.name == names.REQUEST}
     assert roots["ours"].status.code == Status.STATUS_CODE_ERROR
     assert roots["theirs"].status.code == Status.STATUS_CODE_UNSET
-    assert attributes_of(roots["theirs"])[names.ERROR_TYPE] == "invalid_json"
+    assert attributes_of(roots["theirs"])[span_names.ERROR_TYPE] == "invalid_json"
     attempt = next(span for span in collector.spans if span.name == names.ATTEMPT)
     assert attempt.status.code == Status.STATUS_CODE_ERROR
 
@@ -141,7 +145,7 @@ async def test_the_callers_flag_counts_where_the_sampler_goes_by_it(
                     await asyncio.sleep(0.002)
             assert [hop["name"] for hop in orjson.loads(record)["hops"]].count(names.ATTEMPT) == 1
     roots = [attributes_of(span) for span in collector.spans if span.kind == Span.SPAN_KIND_SERVER]
-    assert {root[names.REQUEST_ID] for root in roots} == exported
+    assert {root[span_names.REQUEST_ID] for root in roots} == exported
     flags = [request.headers["traceparent"][-2:] for request in upstream.requests]
     assert flags == told.split()
 
@@ -217,7 +221,7 @@ async def test_spans_go_over_grpc(store: RedisStore, grpc_collector: GrpcCollect
     await telemetry.aclose()
     assert {span.trace_id for span in grpc_collector.spans} == {(0xABC).to_bytes(16, "big")}
     assert {span.trace_state for span in grpc_collector.spans} == {"acme=1"}
-    assert {attributes_of(span)[names.HOP] for span in grpc_collector.spans} == {hop.name for hop in trace.hops}
+    assert {attributes_of(span)[span_names.HOP] for span in grpc_collector.spans} == {hop.name for hop in trace.hops}
 
 
 @pytest.mark.parametrize("behaviour", ["hang", "refuse"])
@@ -253,7 +257,7 @@ async def test_a_models_span_has_the_conventions_name(store: RedisStore, collect
     await telemetry.aclose()
     (span,) = [span for span in collector.spans if span.name == "chat gpt-4o-mini"]
     said = attributes_of(span)
-    assert (said[names.HOP], said[names.GEN_AI_PROVIDER]) == (names.ATTEMPT, "openai")
+    assert (said[span_names.HOP], said[names.GEN_AI_PROVIDER]) == (names.ATTEMPT, "openai")
     assert (said[names.SERVER_ADDRESS], said[names.SERVER_PORT]) == ("api.example", 8443)
 
 
@@ -268,8 +272,8 @@ async def test_a_models_span_has_its_conversation_and_first_chunk(store: RedisSt
     telemetry.record(trace, ledger)
     await telemetry.aclose()
     spans = [attributes_of(span) for span in collector.spans]
-    having = [said[names.HOP] for said in spans if said.get("gen_ai.conversation.id") == ledger.conversation]
-    models = [said[names.HOP] for said in spans if names.GEN_AI_OPERATION in said]
+    having = [said[span_names.HOP] for said in spans if said.get("gen_ai.conversation.id") == ledger.conversation]
+    models = [said[span_names.HOP] for said in spans if names.GEN_AI_OPERATION in said]
     assert sorted(having) == sorted([names.REQUEST, *models]) and len(having) < len(spans)
     assert [said["gen_ai.response.time_to_first_chunk"] for said in spans if said.get(names.TTFT) == 250.0] == [0.25]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.parts.console.facts import hop_facts
+from gateway.parts.reasons import detail_names as detail
 from gateway.parts.reasons.details import clause_of_verdict
 from gateway.parts.reasons.words import reasons_of
 from gateway.telemetry import names
@@ -30,28 +31,28 @@ async def test_each_hop_names_the_key_that_decided_it(tmp_path: Path, upstream: 
         assert reply.headers["x-tierline-path"] == "escalated"
         record = await recorded(app, reply)
     (request,), (route,), (first, second) = (hops(record, name) for name in ("request", "route", "attempt"))
-    assert request[names.DEADLINE] == 20_000 and request[names.TTFT_TARGET] == 5000
+    assert request[detail.DEADLINE] == 20_000 and request[detail.TTFT_TARGET] == 5000
     assert record["ledger"]["kept"] == "head"
-    left = [hop["attributes"][names.BUDGET_LEFT] for hop in record["hops"]]
+    left = [hop["attributes"][detail.BUDGET_LEFT] for hop in record["hops"]]
     assert all(0 < one <= 20_000 for one in left) and left[0] == max(left)
 
     line = next(i for i, text in enumerate(POLICY.splitlines(), 1) if "start:" in text)
     assert (route[names.CLAUSE], route[names.CLAUSE_LINE]) == ("route.start.local", f"chat.yaml:{line}")
-    tokens = route[names.CHECKS][0]
+    tokens = route[detail.CHECKS][0]
     assert tokens.startswith("local: tokens_in ") and tokens.endswith(" < 500: yes")
-    assert route[names.CHECKS][1] == "local: has_tools: no"
-    assert (route[names.OTHER_TIERS], route[names.OTHER_STATE]) == (["hosted"], [""])
-    assert (route[names.OTHER_TTFT], route[names.OTHER_LATE]) == ([-1.0], [False])
+    assert route[detail.CHECKS][1] == "local: has_tools: no"
+    assert (route[detail.OTHER_TIERS], route[detail.OTHER_STATE]) == (["hosted"], [""])
+    assert (route[detail.OTHER_TTFT], route[detail.OTHER_LATE]) == ([-1.0], [False])
 
     assert first[names.CLAUSE] == "escalate.when.uncalibrated_below"
     assert first[names.CLAUSE_LINE].startswith("chat.yaml:")
-    assert first[names.PREFIX] == [-0.1, -0.2, -0.3, -6.0]
-    assert first[names.LOWEST] == [3, 2, 1, 0] and first[names.LOWEST_LOGPROBS][0] == -6.0
-    assert 0 < first[names.VERDICT_AT] < 20_000
-    assert (first[names.NEXT_TIER], first[names.NEXT_LATE]) == ("hosted", False)
-    assert first[names.BREAKER] == "closed" and first[names.IN_FLIGHT] == 1 and first[names.QUEUED] == 0
+    assert first[detail.PREFIX] == [-0.1, -0.2, -0.3, -6.0]
+    assert first[detail.LOWEST] == [3, 2, 1, 0] and first[detail.LOWEST_LOGPROBS][0] == -6.0
+    assert 0 < first[detail.VERDICT_AT] < 20_000
+    assert (first[detail.NEXT_TIER], first[detail.NEXT_LATE]) == ("hosted", False)
+    assert first[detail.BREAKER] == "closed" and first[detail.IN_FLIGHT] == 1 and first[detail.QUEUED] == 0
     assert first[names.SERVER_ADDRESS] == "127.0.0.1" and first[names.CONFIDENCE] == pytest.approx(math.exp(-1.65))
-    assert names.NEXT_TIER not in second and names.PREFIX not in second
+    assert detail.NEXT_TIER not in second and detail.PREFIX not in second
     assert not any(name in hop["attributes"] for hop in record["hops"] for name in names.TEXTS - {names.NEIGHBOUR})
 
 
@@ -69,7 +70,7 @@ async def test_texts_are_captured_and_redacted_where_the_config_says_so(
         assert first[names.LOWEST_TOKENS][0] == " 4111"
     async with app_of(tmp_path, upstream, server, prompts=["chat"], redact=["card is"]) as app:
         (first, _) = hops(await recorded(app, await app.ask("Once more?", stream=True)), "attempt")
-        assert names.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
+        assert detail.PREFIX in first and not first.keys() & {names.PREFIX_TOKENS, names.LOWEST_TOKENS}
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ async def test_the_calls_of_a_rejected_draft_are_recorded(
         reply = await app.ask(f"look, captured: {captured}", tools=tools)
         record = await recorded(app, reply)
         first, _ = hops(record, names.ATTEMPT)
-        assert (first[names.OUTCOME], first[names.CALLS]) == ("unfit", ["search_web"])
+        assert (first[names.OUTCOME], first[detail.CALLS]) == ("unfit", ["search_web"])
         assert first[names.CLAUSE] == "escalate.when.invalid"
         called = 'search_web({"card":"[redacted]"})' if captured else "search_web"
         assert first.get(names.CALL_ARGUMENTS) == (called if captured else None)

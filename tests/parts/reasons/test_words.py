@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.cli.commands.trace import draw
+from gateway.parts.reasons import detail_names as detail
 from gateway.parts.reasons.words import reasons_of
 from gateway.telemetry import names
 from tests.gateway.cli.test_trace_drawn import piped, record_of_request
@@ -44,7 +45,7 @@ def test_an_unknown_hop_shows_what_it_has() -> None:
 
 def test_an_abstention_is_said() -> None:
     """A classifier out of its domain is said to abstain."""
-    hop = {"name": names.ROUTE, "attributes": {names.IN_DOMAIN: False}, "error": None}
+    hop = {"name": names.ROUTE, "attributes": {detail.IN_DOMAIN: False}, "error": None}
     assert reasons_of(hop) == ["out of domain: the classifier abstains"]
 
 
@@ -54,22 +55,22 @@ def test_an_abstention_is_said() -> None:
         (names.ROUTE, {names.HOLDOUT: True}, "held out"),
         (
             names.ROUTE,
-            {names.KIND: "chat", names.QUANTILE: 0.35},
+            {detail.KIND: "chat", detail.QUANTILE: 0.35},
             "kind chat, harder than 35.0% of the classifier's reference prompts",
         ),
         (
             names.ROUTE,
-            {names.KIND: "chat", names.P_KIND: 0.53, names.QUANTILE: 0.35},
+            {detail.KIND: "chat", detail.P_KIND: 0.53, detail.QUANTILE: 0.35},
             "kind chat (in doubt: 53%), harder than 35.0% of the classifier's reference prompts",
         ),
         (
             names.ROUTE,
-            {names.KIND: "chat", names.QUANTILE: 0.35, names.QUANTILE_OWN: 0.42},
+            {detail.KIND: "chat", detail.QUANTILE: 0.35, detail.QUANTILE_OWN: 0.42},
             "kind chat, harder than 42.0% of this surface's own requests (35.0% of the reference prompts)",
         ),
-        (names.ROUTE, {names.CONVERSATION: 0.9}, "in its conversation 0.900"),
+        (names.ROUTE, {detail.CONVERSATION: 0.9}, "in its conversation 0.900"),
         (names.ROUTE, {names.LAST_TIER: "hosted"}, "the answer before came from hosted"),
-        (names.ROUTE, {names.FORECAST_TTFT: 120.0}, "first token forecast after 120 ms"),
+        (names.ROUTE, {detail.FORECAST_TTFT: 120.0}, "first token forecast after 120 ms"),
         (names.ATTEMPT, {names.OUTCOME: names.LOST}, "lost the race"),
         (names.ATTEMPT, {names.HEDGE: True}, "a hedge"),
         (names.ATTEMPT, {names.SPECULATIVE: True}, "speculative"),

@@ -9,6 +9,7 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from gateway.parts.console.svg import joined, tag
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 
 _CELL: Final = 14
@@ -19,11 +20,11 @@ _STEPS: Final = (0.2, 0.5, 0.8, 0.95)
 
 def ribbon(attributes: Mapping[str, Any]) -> Markup | None:
     """Draw the ribbon of an attempt's attributes; None if it was not judged by its tokens."""
-    logprobs: Sequence[float] | None = attributes.get(names.PREFIX)
+    logprobs: Sequence[float] | None = attributes.get(detail.PREFIX)
     if not logprobs:
         return None
     tokens: Sequence[str] = attributes.get(names.PREFIX_TOKENS) or ()
-    doubtful: Collection[int] = attributes.get(names.LOWEST) or ()
+    doubtful: Collection[int] = attributes.get(detail.LOWEST) or ()
     shapes = []
     for place, logprob in enumerate(logprobs):
         probability = math.exp(min(logprob, 0.0))
@@ -42,8 +43,8 @@ def ribbon(attributes: Mapping[str, Any]) -> Markup | None:
 
 def doubts(attributes: Mapping[str, Any]) -> list[str]:
     """Return the least probable tokens in words, the least probable first."""
-    places = attributes.get(names.LOWEST) or ()
-    logprobs = attributes.get(names.LOWEST_LOGPROBS) or ()
+    places = attributes.get(detail.LOWEST) or ()
+    logprobs = attributes.get(detail.LOWEST_LOGPROBS) or ()
     tokens = attributes.get(names.LOWEST_TOKENS) or ()
     return [
         f"token {place + 1}{f' {tokens[n]!r}' if n < len(tokens) else ''} at {math.exp(min(logprob, 0.0)):.2f}"

@@ -28,6 +28,7 @@ from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
 from gateway.parts.measures.feedback import ServedHit, served_hit
+from gateway.parts.reasons import detail_names as detail
 from gateway.parts.standard import is_provided
 from gateway.seams import shown_published
 from gateway.telemetry import names
@@ -312,7 +313,7 @@ def counted_lookups(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 continue
             lookups += 1
             a = hop["attributes"]
-            decided = a.get(names.GUARD, "")
+            decided = a.get(detail.GUARD, "")
             outcomes[a.get(names.CACHE_REASON) or a.get(names.CACHE_OUTCOME, "no outcome")] += 1
             beside = {veto.rpartition(" ")[0] for veto in a.get(names.VETOED, ())}
             for guard in filter(None, {decided, *beside}):

@@ -18,6 +18,7 @@ from gateway.cli.commands import CommandError
 from gateway.parts.fit.calibration.cases import known_starts
 from gateway.parts.fit.calibration.traffic import LabelledSurface, LabelledTraffic, call_dollars, cases_of
 from gateway.parts.fit.datasets import DataError, Json, json_objects, rows_of
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from gateway.telemetry.sampling import HEAD
 from policies.model import Policy
@@ -116,13 +117,13 @@ def _request(record: Mapping[str, Any], surface: LabelledSurface, label: tuple[f
     large = next((attempt for attempt in attempts if attempt.get(names.TIER) == large_tier), None)
     if small is None and not _by_rule(route):
         return "whose tier was set by the request itself or by health, not by the start rules"
-    if small is not None and names.MIN_CONFIDENCE not in small and names.CONFIDENCE_BASIS not in small:
+    if small is not None and detail.MIN_CONFIDENCE not in small and names.CONFIDENCE_BASIS not in small:
         return f"whose answer of {small_tier} was not judged (it failed, or nothing stronger could follow)"
     tokens = _tokens(small or large or {})
     return _Request(
         *label,
         values=_values(record["ledger"], route, tokens[0], surface.policy),
-        classifier=str(route.get(names.CLASSIFIER, "")),
+        classifier=str(route.get(detail.CLASSIFIER, "")),
         asked=small is not None,
         confidence=small.get(names.CONFIDENCE) if small else None,
         basis=_basis(small or {}),
@@ -142,25 +143,25 @@ def _by_rule(route: Attributes) -> bool:
 def _values(ledger: Mapping[str, Any], route: Attributes, tokens_in: int | None, policy: Policy) -> dict[str, Any]:
     """Return the values of a record that start rules use; a comparison with any other name is false."""
     return {
-        "p_adequate": route.get(names.P_ADEQUATE),
-        "difficulty": route.get(names.DIFFICULTY),
-        "in_domain": bool(route.get(names.IN_DOMAIN)),
-        "kind": route.get(names.KIND),
+        "p_adequate": route.get(detail.P_ADEQUATE),
+        "difficulty": route.get(detail.DIFFICULTY),
+        "in_domain": bool(route.get(detail.IN_DOMAIN)),
+        "kind": route.get(detail.KIND),
         "quantile": _quantile(route, policy),
-        "conversation_difficulty": route.get(names.CONVERSATION),
+        "conversation_difficulty": route.get(detail.CONVERSATION),
         "last_tier": policy.tiers.index(last) + 1 if (last := route.get(names.LAST_TIER)) in policy.tiers else 0,
         "tokens_in": tokens_in,
         "stream": ledger["stream"],
-        "budget_ms": route.get(names.BUDGET_LEFT),
+        "budget_ms": route.get(detail.BUDGET_LEFT),
     }
 
 
 def _quantile(route: Attributes, policy: Policy) -> float | None:
     """Return the share of requests of its kind that are easier, as a start rule of this policy sees it."""
-    kind, quantile = route.get(names.KIND), route.get(names.QUANTILE)
+    kind, quantile = route.get(detail.KIND), route.get(detail.QUANTILE)
     if kind is None or quantile is None:
         return None
-    own = policy.route.share_easier(kind, quantile, str(route.get(names.CLASSIFIER, "")))
+    own = policy.route.share_easier(kind, quantile, str(route.get(detail.CLASSIFIER, "")))
     return float(quantile) if own is None else own
 
 

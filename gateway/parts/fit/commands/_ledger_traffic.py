@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gateway.parts.fit.datasets import DataError, json_objects
+from gateway.parts.reasons import detail_names as detail
 from gateway.telemetry import names
 from policies.expression import KINDS
 from policies.model import Traffic
@@ -32,8 +33,14 @@ def traffic_of(surface: str, records: Path) -> tuple[Traffic, str]:
             route: dict[str, Any] = next(
                 (hop["attributes"] for hop in record["hops"] if hop["name"] == names.ROUTE), {}
             )
-            if names.KIND in route:
-                judged.append((str(route[names.CLASSIFIER]), str(route[names.KIND]), float(route[names.QUANTILE])))
+            if detail.KIND in route:
+                judged.append(
+                    (
+                        str(route[detail.CLASSIFIER]),
+                        str(route[detail.KIND]),
+                        float(route[detail.QUANTILE]),
+                    )
+                )
             elif ledger.get("kept") == "" and ledger["kind"]:  # its hops were left out by sampling
                 judged.append((str(ledger["classifier"]), str(ledger["kind"]), float(ledger["quantile"])))
         except (KeyError, TypeError, ValueError) as error:
