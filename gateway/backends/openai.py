@@ -29,7 +29,7 @@ from gateway.backends.http_backend import (
     json_object,
 )
 from gateway.backends.server_forms import ChatForms, ChunkMender, ReplyForms
-from gateway.chat.usage import standardise, usage_of
+from gateway.chat.usage import usage_of
 from gateway.dialects.native import NATIVE, client_path, lost_fields
 
 _INDEX = (int, NoneType)
@@ -137,7 +137,6 @@ class _ChatReader:
                 raise InvalidReply("a reply without a finish_reason, so perhaps not whole")
             # Only the gateway's own backends may give an answer's own form.
             changed = message.pop(NATIVE, message) is not message or changed
-        changed = standardise(value) or changed
         usage = None
         if value.get("usage") is not None:
             usage = usage_of(value)
@@ -188,13 +187,16 @@ class _ChatStream(SseReply):
         if choices is None:
             # A chunk with the usage alone: clients expect the `choices` list, even if empty.
             value["choices"] = []
-            standardise(value)
+            if self._forms is not None:
+                self._forms.standardise(value)
             events.append(event_of((orjson.dumps(value), value)))
             return
         if not isinstance(choices, list):
             raise InvalidReply(_NO_CHOICES)
         # SSE needs a `data:` on each line of JSON; re-encoded on one line it needs only one.
-        changed = ("usage" in value and standardise(value)) or b"\n" in data
+        changed = b"\n" in data
+        if "usage" in value and self._forms is not None:
+            changed = self._forms.standardise(value) or changed
         unusual = calls_tools = False
         for choice in choices:
             if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:

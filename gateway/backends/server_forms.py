@@ -83,6 +83,9 @@ class ReplyForms(Protocol):
     def whole(self, completion: dict[str, Any]) -> bool:
         """Change a whole answer, with a list of objects as its choices. Raises AnswerFailed."""
 
+    def standardise(self, value: dict[str, Any]) -> bool:
+        """Bring the token counts of a chunk with a usage into OpenAI's words."""
+
     def join(self, delta: dict[str, Any]) -> bool:
         """Change a delta whose content is a list."""
 

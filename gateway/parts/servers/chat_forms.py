@@ -23,6 +23,7 @@ from gateway.parts.servers.normalised import DeltaNormaliser, join_parts, normal
 from gateway.parts.servers.readable_reasoning import ReasoningName
 from gateway.parts.servers.system_text import names_of_systems, with_one_system
 from gateway.parts.servers.tool_names import ToolNames, restore_names, with_names
+from gateway.parts.servers.usage_words import standardise
 
 if TYPE_CHECKING:
     from gateway.backends.base import BackendRequest
@@ -123,6 +124,9 @@ class ServerReply:
     `translated` is for a client of another dialect, and `names` are its names of tools that were cut.
     """
 
+    join = staticmethod(join_parts)
+    standardise = staticmethod(standardise)
+
     def __init__(
         self,
         model: str,
@@ -160,11 +164,7 @@ class ServerReply:
                 changed = restore_names(message, self._names) or changed
             if self._custom is not None:
                 changed = self._custom.whole(message) or changed
-        return changed
-
-    def join(self, delta: dict[str, Any]) -> bool:
-        """Change a delta whose content is a list; return whether its parts were texts alone."""
-        return join_parts(delta)
+        return standardise(completion) or changed
 
     def mender(self) -> DeltaNormaliser:
         """Return what mends one stream's chunks that call tools or end."""

@@ -33,7 +33,8 @@ import orjson
 from gateway.backends.base import Completion
 from gateway.backends.http_backend import AnswerFailed
 from gateway.chat.completions import new_completion_id
-from gateway.chat.usage import standardise, usage_of
+from gateway.chat.usage import usage_of
+from gateway.parts.servers.usage_words import standardise
 
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""

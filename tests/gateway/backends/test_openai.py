@@ -322,23 +322,6 @@ async def test_a_content_encoding(backend: OpenAIBackend, upstream: Upstream) ->
             await attempt(BackendRequest(BODY, ask_logprobs=False))
 
 
-async def test_counts_that_cannot_be(backend: OpenAIBackend, upstream: Upstream) -> None:
-    """B33: a usage of negative numbers alone is none; one beside a number that can be is 0, marked as not known."""
-    upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": -2})
-    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
-    assert completion.value["usage"] is None
-    assert json.loads(completion.raw) == completion.value
-    upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": 2})
-    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
-    assert completion.value["usage"] == {
-        "prompt_tokens": 0,
-        "completion_tokens": 2,
-        "total_tokens": 2,
-        "estimated": True,
-    }
-    assert json.loads(completion.raw) == completion.value
-
-
 async def refused(backend: OpenAIBackend) -> BadStatus:
     with pytest.raises(BadStatus) as caught:
         await backend.complete(BackendRequest(BODY, ask_logprobs=False))

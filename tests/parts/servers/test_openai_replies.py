@@ -13,7 +13,7 @@ from gateway.backends.base import BackendRequest
 from gateway.backends.openai import OpenAIBackend
 from gateway.dialects.reasoning import NOBODY
 from gateway.parts.servers.chat_forms import ServerChat
-from tests.gateway.backends.test_openai import LAST, STREAM, backend_at, completed, streamed, whole
+from tests.gateway.backends.test_openai import BODY, LAST, STREAM, backend_at, completed, streamed, whole
 from tests.support.upstream import Reply, Upstream
 
 FORMS = ServerChat("small", NOBODY)
@@ -133,3 +133,20 @@ async def test_b26_what_a_tool_call_lacks(
         if event.value == json.loads(sent):
             assert event.data == sent.encode()
     assert len(ids) == len(set(ids))
+
+
+async def test_counts_that_cannot_be(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """B33: a usage of negative numbers alone is none; one beside a number that can be is 0, marked as not known."""
+    upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": -2})
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
+    assert completion.value["usage"] is None
+    assert json.loads(completion.raw) == completion.value
+    upstream.default = Reply(usage={"prompt_tokens": -1, "completion_tokens": 2})
+    completion = await backend.complete(BackendRequest(BODY, ask_logprobs=False))
+    assert completion.value["usage"] == {
+        "prompt_tokens": 0,
+        "completion_tokens": 2,
+        "total_tokens": 2,
+        "estimated": True,
+    }
+    assert json.loads(completion.raw) == completion.value
