@@ -77,6 +77,7 @@ PARTS: Final = (
         kinds=("scripted",),
         requires=("logs",),
     ),
+    StandardPart("trace", "requests, one by one", ("trace",)),
     StandardPart(
         "ledger",
         "records and money",
@@ -85,7 +86,7 @@ PARTS: Final = (
         ("ledger",),
         "tierline-ledger",
         provides=("archive",),
-        requires=("measures", "recorder"),
+        requires=("measures", "recorder", "trace"),
     ),
     StandardPart(
         "access",

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.commands.trace import draw
 from gateway.parts.reasons import detail_names as detail
 from gateway.parts.reasons.words import reasons_of
+from gateway.parts.trace.commands.trace import draw
 from gateway.telemetry import names
-from tests.gateway.cli.test_trace_drawn import piped, record_of_request
 from tests.gateway.telemetry.requests_made import escalated
+from tests.parts.trace.test_trace_drawn import piped, record_of_request
 
 
 def said_of(name: str, attributes: dict[str, Any]) -> str:

@@ -17,9 +17,9 @@ from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_command, duration
-from gateway.cli.request_list import add_tail_flags, tail
 from gateway.cli.store_flags import add_store_flags, ledger_folder, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.trace.request_list import add_tail_flags, tail
 from gateway.report import console_of_stdout, printable
 
 if TYPE_CHECKING:

@@ -14,7 +14,6 @@ import orjson
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration, whole
-from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
 from gateway.parts.ledger.commands import _ledger_files
@@ -22,6 +21,7 @@ from gateway.parts.ledger.commands._ledger_view import show
 from gateway.parts.ledger.figures import usage_figures
 from gateway.parts.measures.feedback import Feedback, Key, feedback_by_request, feedback_key
 from gateway.parts.measures.label import stored_labels
+from gateway.parts.trace.records import newest_records, say_coverage
 from gateway.report import OnProgress, progress
 from gateway.telemetry.ledger import UNCOUNTED
 

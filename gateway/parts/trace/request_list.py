@@ -21,9 +21,9 @@ from rich.text import Text
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.cli.flags import duration, whole
-from gateway.cli.records import newest_records, say_coverage
 from gateway.cli.store_flags import files_of_store, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.trace.records import newest_records, say_coverage
 from gateway.report import console_of_stdout, printable
 from gateway.telemetry.ledger import TRACES, is_record
 from policies.quantities import dollars, milliseconds

@@ -11,9 +11,9 @@ import pytest
 
 from cache.store.base import Append
 from cache.store.redis_store import RedisStore
-from gateway.cli.commands import trace
 from gateway.parts.measures.feedback import STREAM, Feedback
 from gateway.parts.metrics.metrics import PrometheusMetrics
+from gateway.parts.trace.commands import trace
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.support.store import LocalStore

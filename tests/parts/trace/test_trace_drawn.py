@@ -8,9 +8,9 @@ import orjson
 import pytest
 from rich.console import Console
 
-from gateway.cli.commands.trace import draw
-from gateway.cli.request_list import draw_list
 from gateway.parts.measures.feedback import Feedback
+from gateway.parts.trace.commands.trace import draw
+from gateway.parts.trace.request_list import draw_list
 from gateway.telemetry.ledger import Ledger, ledger_blob
 from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.requests_made import escalated, failed

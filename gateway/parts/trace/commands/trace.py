@@ -20,8 +20,10 @@ from rich.text import Text
 from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, whole
-from gateway.cli.records import find_record
-from gateway.cli.request_list import (
+from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
+from gateway.exit_codes import Exit
+from gateway.parts.trace.records import find_record
+from gateway.parts.trace.request_list import (
     Record,
     add_filter_flags,
     add_tail_flags,
@@ -31,8 +33,6 @@ from gateway.cli.request_list import (
     status_style,
     tail,
 )
-from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
-from gateway.exit_codes import Exit
 from gateway.report import printable
 from gateway.seams import feedback_lines, reasons_of
 from gateway.telemetry import names, reader

@@ -1,0 +1,1 @@
+"""Hold the commands of this part, a module each; see gateway.cli.commands."""
