@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, field_validator
 
-from cache.index.base import Choice
+from cache.index import Choice
 from gateway.config.addresses import check_store_url
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.notations import (

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from cache.index.base import Choice, IndexKind, IndexState, Neighbour, SemanticIndex, Vector
-from cache.index.replica import ReplicaIndex
+from cache.index import Choice, IndexKind, IndexState, Neighbour, ReplicaIndex, SemanticIndex, Vector
 from cache.store.base import IndexOperation, Store, StoreUnavailable
 from gateway.parts.vector_sets.in_store import VectorSetIndex
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from cache.index.base import IndexState, Neighbour, Vector, scope_in
+from cache.index import IndexState, Neighbour, Vector, scope_in
 from cache.store.base import Command, Store, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from rich.table import Table
 
 from cache.entry import IndexRecord
-from cache.index.replica import ReplicaIndex
+from cache.index import ReplicaIndex
 from cache.semantic.decision import Shortlist, shortlist
 from cache.semantic.matcher import NEIGHBOURS
 from gateway.parts.fit.embedding import Remembered

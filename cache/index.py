@@ -1,15 +1,8 @@
-"""Keep the index in each worker: it works with any server, and a search needs no round trip.
+"""Find the stored questions nearest to a new one: the interface of every semantic index, and one for any server.
 
-The worker that stores an answer appends its vector to a stream in the store, in the same round trip. Every worker reads
-that stream, from its beginning at start, and resumes after an outage. What was trimmed from the stream by then is
-missing here; it was older than everything the stream still holds.
-
-The rows of one partition are searched in two steps: candidates by sketches, then the vectors themselves. A sketch is
-the signs of a vector, one bit each. Two vectors at an angle a differ in about the share a / pi of their signs
-(Charikar, "Similarity estimation techniques from rounding algorithms", 2002), and counting differing bits takes a
-thirtieth of the memory traffic of a product. Of 100,000 questions embedded in 256 dimensions, the 256 rows with the
-nearest sketches held 99% of the true five nearest, and 99.9% of those with a cosine of 0.8 or more.
-Added rows are found at once and removed ones are gone: there is no graph to build or to repair.
+An index finds the stored questions nearest to a given one within one partition, and never searches another. It only
+ranks by similarity: the guards decide whether a neighbour's answer may be served, and the store knows whether it still
+exists. So an index may list deleted entries and lack existing ones: both end as a miss.
 """
 
 from __future__ import annotations
@@ -20,15 +13,81 @@ import random
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cache.entry import CorruptEntry, IndexRecord, decode_record, encode_record
-from cache.index.base import IndexState, Neighbour, Vector, scope_in
 from cache.store.base import Append, Store, StoreUnavailable
 from policies.value_type import from_fields
+
+if TYPE_CHECKING:
+    from cache.store.base import IndexOperation
+
+Vector = NDArray[np.float32]
+IndexKind = Literal["vector_sets", "replica"]
+Choice = Literal["auto", "vector_sets", "replica"]
+"""Values of `store.index` in the config: one kind, or `auto` for the best that the server supports."""
+
+
+class Neighbour(NamedTuple):
+    """A stored question: the key of its entry, its text, and the cosine of its vector and the query's."""
+
+    key: str
+    question: str
+    similarity: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """The index's state in `/readyz`. `kind` is None while there is none; `reason` is the fault, or ''.
+
+    `entries` is the number of questions it can find; None where counting would require a scan of the store.
+    """
+
+    kind: IndexKind | None
+    entries: int | None = None
+    reason: str = ""
+
+
+class SemanticIndex(Protocol):
+    """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
+
+    async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
+        """Return the `k` nearest, nearest first. Of those below `at_least`, it may return only the first."""
+
+    def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
+        """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""
+
+    def kept(self, record: IndexRecord) -> None:
+        """Record that the operations for this record were executed."""
+
+    async def forget(self, partition: str, neighbour: Neighbour) -> None:
+        """Remove a neighbour whose cache entry no longer exists."""
+
+    def refused(self, why: str) -> None:
+        """Record that the server refused an operation of this index."""
+
+    async def start(self) -> None:
+        """Prepare for searches, as far as the store allows now."""
+
+    async def aclose(self) -> None:
+        """Stop what `start` began."""
+
+    def state(self) -> IndexState:
+        """Return the index's state."""
+
+
+NewIndex = Callable[["Store", str, int, Callable[[], float]], SemanticIndex]
+"""Returns an index over a store for vectors of a name and a dimension, with a clock of wall time, not started yet."""
+
+
+def scope_in(partition: str) -> str:
+    """Return the common prefix of the names of a scope's partitions and of its entries' keys: up to the hash tag."""
+    return partition[: partition.find("}") + 1] or partition
+
 
 Counts = NDArray[np.unsignedinteger[Any]]
 
@@ -47,7 +106,15 @@ _SWEEP_S = 1.0
 
 
 class Rows:
-    """At most `most` rows, unordered. Vectors are stored as int16: half the memory, and a cosine accurate to 1e-4."""
+    """At most `most` rows, unordered. Vectors are stored as int16: half the memory, and a cosine accurate to 1e-4.
+
+    They are searched in two steps: candidates by sketches, then the vectors themselves. A sketch is the signs of a
+    vector, one bit each. Two vectors at an angle a differ in about the share a / pi of their signs (Charikar,
+    "Similarity estimation techniques from rounding algorithms", 2002), and counting differing bits takes a thirtieth of
+    the memory traffic of a product. Of 100,000 questions embedded in 256 dimensions, the 256 rows with the nearest
+    sketches held 99% of the true five nearest, and 99.9% of those with a cosine of 0.8 or more. Added rows are found at
+    once and removed ones are gone: there is no graph to build or to repair.
+    """
 
     __slots__ = (
         "_apart", "_bits", "_counts", "_differing", "_expires", "_keys", "_most", "_questions", "_row_of", "_sketches",
@@ -222,6 +289,11 @@ class _Share:
 
 class ReplicaIndex:
     """The index in this worker, with at most `total` rows, and `per_partition` in one partition.
+
+    It works with any server, and a search needs no round trip. The worker that stores an answer appends its vector to a
+    stream in the store, in the same round trip. Every worker reads that stream, from its beginning at start, and
+    resumes after an outage. What was trimmed from the stream by then is missing here; it was older than everything the
+    stream still holds.
 
     When it is full, a scope with more than an equal share replaces rows of its own, in its least recently used
     partition; for one with less, the least recently used scope gives up a row. So no tenant crowds out the others,
