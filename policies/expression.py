@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args
 
+from policies import ADDED
 from policies.errors import did_you_mean
 
 OTHERWISE = "otherwise"
@@ -47,19 +48,6 @@ _NEARLY_EASIEST = re.compile(r"\b(easiest|hardest)\b")
 
 _TOKEN = re.compile(r"""'[^']*'|"[^"]*"|[^\W\d]\w*|(?P<number>[\d.](?:[eE][+-]|[\w.])*%?)""")
 _NUMBER = re.compile(r"(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
-_INSTEAD: Final = {
-    "&": "and",
-    "&&": "and",
-    "|": "or",
-    "||": "or",
-    "=<": "<=",
-    "=>": ">=",
-    "=": "==",
-    "!": "not",
-    "<>": "!=",
-}
-"""What people write who know another language, and what to write instead."""
-_FOREIGN = re.compile(r"&&?|\|\|?|\b(?:AND|OR|NOT|And|Or|Not)\b|=<|=>|<>|(?<![=!<>])=(?![=<>])|!(?!=)")
 
 
 class ExpressionError(ValueError):
@@ -167,14 +155,10 @@ def _in_digits(number: str) -> str | None:
 
 def _not_a_rule(text: str, error: SyntaxError) -> ExpressionError:
     """Return the error for a rule that Python cannot parse, with what to write instead of what is known to be wrong."""
-    bare = re.sub(r"""'[^']*'|"[^"]*\"""", lambda quoted: " " * len(quoted[0]), text)
-    if foreign := _FOREIGN.search(bare):
-        word = _INSTEAD.get(foreign[0]) or foreign[0].lower()
-        mended = _FOREIGN.sub(lambda other: f" {_INSTEAD.get(other[0]) or other[0].lower()} ", bare)
-        instead = None if "'" in text or '"' in text else " ".join(mended.split())
-        return ExpressionError(
-            f"{text!r} is not a rule: {foreign[0]!r} has no meaning; write {word!r}", foreign.start(), instead
-        )
+    reading = ADDED.reading()
+    if reading is not None and (foreign := reading.foreign_word(text)) is not None:
+        word, instead, at, mended = foreign
+        return ExpressionError(f"{text!r} is not a rule: {word!r} has no meaning; write {instead!r}", at, mended)
     at = error.offset - 1 if error.offset and 0 < error.offset <= len(text) else None
     return ExpressionError(f"{text!r} is not a rule: {error.msg}; write such as 'tokens_in < 3000 and not stream'", at)
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Annotated, Any, Final, Literal, Protocol, Self, TypeVar, get_args
+from typing import Annotated, Any, Final, Literal, Protocol, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, InstanceOf, field_validator, model_validator
 
@@ -25,7 +25,7 @@ from policies.expression import OTHERWISE, Expression, Kind
 from policies.fields import SetFields
 from policies.quantities import OF_STAGES, read_duration, read_number
 from policies.steering import Spent, Steering
-from policies.validation import Seconds, Section, Share, Whole, knows, raise_findings, rule
+from policies.validation import Extended, Seconds, Section, Share, Whole, knows, raise_findings, rule
 from policies.yaml_source import Place
 
 ROUTE_NAMES: Final = (
@@ -34,7 +34,6 @@ ROUTE_NAMES: Final = (
 )  # fmt: skip
 """Names that a rule of `route.start` or `escalate.speculate.both` may use."""
 SURFACE_HEADER = "x-tierline-surface"
-S = TypeVar("S", bound=Section)
 RESERVED_NAMES = frozenset({"auto"})
 """Values of `model` with a special meaning; so have all that start with `tier:`."""
 
@@ -394,7 +393,7 @@ class State(Section):
     responses: Seconds = 86400.0
 
 
-class Rules(Section):
+class Rules(Extended):
     """The contents of a policy file."""
 
     surface: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")]
@@ -464,12 +463,6 @@ class Rules(Section):
             mend = f"write `{tiers[-1]}: otherwise` last"
             findings.append(Finding(at[:2], message, "T203", mend, (Edit(at), Edit(at, OTHERWISE))))
         raise_findings(findings or self._unreachable())
-        return self
-
-    def of(self, kind: type[S]) -> S:
-        """Return the policy as one that has sections that were added; those of every part if it was loaded."""
-        if not isinstance(self, kind):
-            raise TypeError(f"this policy has no {kind.__name__}")
         return self
 
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:

@@ -70,7 +70,19 @@ class Section(BaseModel):
         return cls
 
 
+S = TypeVar("S", bound=Section)
 Model = TypeVar("Model", bound=BaseModel)
+
+
+class Extended(Section):
+    """A whole file, to which parts add sections."""
+
+    def of(self, kind: type[S]) -> S:
+        """Return this as one that has sections that parts add; what was loaded has those of every part."""
+        if not isinstance(self, kind):
+            raise TypeError(f"this {type(self).__name__} has no {kind.__name__}")
+        return self
+
 
 Refuse = Callable[[KeyPath, Any], str | None]
 """Maps (key path, value) to why a file may not contain it, or None. For keys that only the loader may set."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import Field, field_validator
 
@@ -31,13 +31,10 @@ from gateway.config.notations import (
 )
 from gateway.parts.standard import missing_for, one
 from policies.errors import Finding, Problem
-from policies.validation import Seconds, Section, Share, Whole, raise_findings
+from policies.validation import Extended, Seconds, Section, Share, Whole, raise_findings
 
 DEFAULT_TENANT: Final = "default"
 """Name of the tenant of all requests where the config has no tenants."""
-
-
-S = TypeVar("S", bound=Section)
 
 
 class StoreConfig(Section):
@@ -221,7 +218,7 @@ class AdminPlace(NamedTuple):
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
 
-class Deployment(Section):
+class Deployment(Extended):
     """The config of one deployment. Without `tenants` there is one, `default`, and no key is required.
 
     A loaded one has the sections of the installed parts too (`gateway.config.sections`).
@@ -263,12 +260,6 @@ class Deployment(Section):
                 seen.add(backend.name)
         raise_findings(findings)
         return tiers
-
-    def of(self, kind: type[S]) -> S:
-        """Return the config as one that has a part's sections; a config that was loaded has those of every part."""
-        if not isinstance(self, kind):
-            raise TypeError(f"this config has no {kind.__name__}")
-        return self
 
     @property
     def team_of(self) -> dict[str, str]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from policies.errors import Edit, KeyPath
 
-__all__ = ["add_taken_out", "mend_of_value", "mend_of_yaml", "without_taken_out"]
+__all__ = ["add_taken_out", "foreign_word", "mend_of_value", "mend_of_yaml", "without_taken_out"]
 
 
 def mend_of_value(
@@ -29,3 +29,10 @@ def mend_of_yaml(text: str, error: yaml.MarkedYAMLError) -> str:
     from gateway.parts.lint import slips
 
     return slips.mend_of_yaml(text, error)
+
+
+def foreign_word(text: str) -> tuple[str, str, int, str | None] | None:
+    """See `slips`."""
+    from gateway.parts.lint import slips
+
+    return slips.foreign_word(text)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -117,3 +117,29 @@ def mend_of_yaml(text: str, error: yaml.MarkedYAMLError) -> str:
 
 def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
+
+
+_INSTEAD: Final = {
+    "&": "and",
+    "&&": "and",
+    "|": "or",
+    "||": "or",
+    "=<": "<=",
+    "=>": ">=",
+    "=": "==",
+    "!": "not",
+    "<>": "!=",
+}
+"""What people write who know another language, and what to write instead."""
+_FOREIGN = re.compile(r"&&?|\|\|?|\b(?:AND|OR|NOT|And|Or|Not)\b|=<|=>|<>|(?<![=!<>])=(?![=<>])|!(?!=)")
+
+
+def foreign_word(text: str) -> tuple[str, str, int, str | None] | None:
+    """Return a word of another language in a rule, the one to write, its place, and the rule mended; None for none."""
+    bare = re.sub(r"""'[^']*'|"[^"]*\"""", lambda quoted: " " * len(quoted[0]), text)
+    foreign = _FOREIGN.search(bare)
+    if foreign is None:
+        return None
+    mended = _FOREIGN.sub(lambda other: f" {_INSTEAD.get(other[0]) or other[0].lower()} ", bare)
+    instead = None if "'" in text or '"' in text else " ".join(mended.split())
+    return foreign[0], _INSTEAD.get(foreign[0]) or foreign[0].lower(), foreign.start(), instead
