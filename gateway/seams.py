@@ -317,6 +317,13 @@ def build_metrics() -> Metrics:
     return Metrics()
 
 
+@one("readiness")
+def readiness(steps: Steps) -> dict[str, Any]:
+    """Return the body of `/readyz`: `status` (ready, degraded, unavailable or draining), and what is degraded."""
+    status = "ready" if any(tier.configured for tier in steps.deployment.tiers) else "unavailable"
+    return {"status": "draining" if steps.gate.draining else status}
+
+
 @one("metrics")
 def metrics_routes() -> Sequence[Route]:
     """Return the routes of what was counted; `app.state.steps` are the worker's."""

@@ -130,6 +130,7 @@ PARTS: Final = (
         provides=("admin_routers", "cache_admin", "tasks"),
     ),
     StandardPart("logs", "the log", (), sections=("log",), provides=("logs",)),
+    StandardPart("readiness", "what is degraded", (), provides=("readiness",)),
     StandardPart("metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",)),
     StandardPart("vector_sets", "an index in the store", (), provides=("index",)),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),

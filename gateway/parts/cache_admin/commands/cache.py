@@ -147,8 +147,8 @@ def _running(args: argparse.Namespace) -> dict[str, Any] | None:
                 raise CommandError(f"the gateway at {origin} needs the admin key to show its lookups; {wanted}")
             counted = metrics.status_code != 404  # as of a gateway without the part `metrics`
             lookups = lookups_of(metrics.raise_for_status().text) if counted else None
-            index: Mapping[str, Any] = orjson.loads(client.get("/readyz").content)["semantic_index"]
-    except (httpx2.HTTPError, ValueError, KeyError) as error:
+            index: Mapping[str, Any] = orjson.loads(client.get("/readyz").content).get("semantic_index", {})
+    except (httpx2.HTTPError, ValueError) as error:
         if args.gateway is None:
             return None
         raise CommandError(f"the gateway at {origin} does not answer ({error})") from None

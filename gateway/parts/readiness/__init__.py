@@ -1,0 +1,1 @@
+"""Say in `/readyz` what is degraded, and how each tier and backend stands."""
