@@ -61,8 +61,7 @@ from gateway.config.backends import BackendConfig
 from gateway.encoders import load_embedder
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.datasets import read_pairs
-from gateway.parts.hit_audits.audit_judge import AuditJudge
-from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, contradict
+from gateway.parts.hit_audits.comparison import ALIKE, AnswerComparer, AuditJudge, contradict
 from gateway.parts.local.local_model import shipped_model
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint

@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from gateway.parts.agents.continued_text import GO_ON
+from gateway.parts.agents.continuation import GO_ON
 from tests.integration.test_path import traced
 from tests.support.ask import StreamRead, chat_body, read_stream
 from tests.support.gateway import Gateway, serve

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from cache.store.base import Command, StoreUnavailable
 from gateway.errors import SessionLimitReached
-from gateway.parts.agents.concluding import concluded
+from gateway.parts.agents.admission import concluded
 from gateway.parts.agents.recent import Recent
 from gateway.telemetry import names
 from policies.quantities import dollars, write_duration

@@ -8,8 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.audit_judge import AuditJudge
-from gateway.parts.hit_audits.comparison import ALIKE
+from gateway.parts.hit_audits.comparison import ALIKE, AuditJudge
 from gateway.parts.hit_audits.metrics import AuditMetrics
 from gateway.parts.hit_audits.published import PublishedRisk, complain, read_published, withdraw
 from gateway.parts.measures.daily_budget import DailyBudget

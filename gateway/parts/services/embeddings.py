@@ -27,11 +27,10 @@ from gateway.chat.usage import Price, Usage, count_in
 from gateway.errors import CacheOnlyMiss, InvalidRequest, NotFound
 from gateway.http.build_context import deadline_s
 from gateway.off_loop import off_loop
-from gateway.parts.services.calls import client_of, hop_of
 from gateway.parts.services.config import services_in
 from gateway.parts.services.policy import endpoints_in
-from gateway.parts.services.side_exchange import SideExchange
-from gateway.parts.services.vectors import StoredVector, VectorCache
+from gateway.parts.services.side_exchange import SideExchange, client_of, hop_of
+from gateway.parts.services.text_encoder import StoredVector, VectorCache
 from gateway.request.body import ChatBodies
 from gateway.request.options import user_of
 from gateway.telemetry import names

@@ -22,11 +22,9 @@ from gateway.cascade.client_errors import exhausted
 from gateway.chat.usage import hide_cache
 from gateway.errors import Forbidden, MethodNotAllowed, NotFound, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 from gateway.off_loop import off_loop
-from gateway.parts.services.calls import client_of, hop_of
 from gateway.parts.services.config import services_in
 from gateway.parts.services.policy import endpoints_in
-from gateway.parts.services.side_exchange import SideExchange
-from gateway.parts.services.units import Units
+from gateway.parts.services.side_exchange import SideExchange, Units, client_of, hop_of
 from gateway.request.body import ChatBodies
 from gateway.request.context import REPLY_HEADERS, ClientGone
 from gateway.request.options import REQUEST_HEADERS

@@ -3,25 +3,40 @@
 These endpoints run beside the pipeline of chats. They share its first steps (load shedding, keys, surfaces), its errors
 and its records: each request has one ledger and one trace, whose surface is `SURFACE/ENDPOINT`, so that the figures
 of a surface's chats stay those of chats.
+
+A service counts what a request makes in units of its `request_price`:
+
+    endpoint          units of a POST
+    ----------------  ------------------------------------------------------------------
+    images            the images that it asks for (`n`), in JSON or in a form
+    audio, uploaded   the MiB of its body, begun ones included: a longer recording costs more
+    batches           not known: a batch has any number of requests
+    anything else     one
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge
+from gateway.errors import ApiError, NotFound, RequestTimeout, RequestTooLarge, UpstreamFailed
 from gateway.http.build_context import chosen_policy, models_of
 from gateway.http.error_replies import error_envelope
 from gateway.http.exchange import BaseExchange
 from gateway.http.messages import linger, send_json
+from gateway.parts.services.config import services_in
 from gateway.request.options import RequestOptions, read_options
+from gateway.telemetry import names
 from policies.loader import AUTO
 
 if TYPE_CHECKING:
+    from gateway.parts.apis.service import ServiceClient
     from gateway.request.context import Header
     from gateway.steps import Steps
+    from gateway.telemetry.ledger import Ledger
+    from gateway.telemetry.trace import Hop, Trace
     from policies.model import Policy
 
 
@@ -128,3 +143,97 @@ class SideExchange(BaseExchange):
         transport = getattr(getattr(self.receive, "__self__", None), "transport", None)
         if transport is not None:
             transport.abort()
+
+
+_NO_RETRY: Final = ((b"x-should-retry", b"false"),)
+
+
+def client_of(steps: Steps, clients: Mapping[str, ServiceClient], service: str) -> ServiceClient:
+    """Return the client of a service that a policy names. Raises UpstreamFailed if it cannot be called yet."""
+    client = clients.get(service)
+    if client is None:
+        reason = services_in(steps.deployment)[service].unconfigured_reason
+        raise UpstreamFailed(
+            f"The service {service!r} is not configured: {reason}.", code="upstream_unreachable", headers=_NO_RETRY
+        )
+    return client
+
+
+_OF_MODELS: Final = frozenset({"audio", "completions", "embeddings", "images", "moderations"})
+"""Operations of a service that call a model; of others only one that is named says so."""
+
+
+def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: str) -> Hop:
+    """Begin the hop of a call, and count the call."""
+    ledger.attempts += 1
+    ledger.tier = ledger.backend = service
+    ledger.model = model
+    return trace.begin(
+        names.ATTEMPT,
+        {
+            names.ATTEMPT_NUMBER: ledger.attempts,
+            names.TIER: service,
+            names.BACKEND: service,
+            **(names.of_service(operation, model) if operation in _OF_MODELS or model else {}),
+        },
+    )
+
+
+_MIB: Final = 1 << 20
+_MOST_IMAGES: Final = 10
+"""Images of one request at OpenAI, which are reserved where a form is sent on before its `n` is read."""
+_MOST_MIB: Final = 25
+"""MiB of an upload of audio at OpenAI, which are reserved where its length is not announced."""
+_N: Final = re.compile(rb'"n"\s*:\s*(\d{1,4})|name="?n"?\r\n(?:[^\r\n]+\r\n)*\r\n(\d{1,4})')
+"""The member of a JSON body, and the field of a form; within a JSON text the quotes are escaped."""
+_OVERLAP: Final = 256
+
+
+class Units:
+    """Count the units of one request while its body passes."""
+
+    def __init__(self, endpoint: str, path: str, headers: Mapping[bytes, bytes]) -> None:
+        """`endpoint` is the policy's, `headers` are the client's."""
+        self._images = endpoint == "images"
+        is_json = headers.get(b"content-type", b"").startswith(b"application/json")
+        self._audio = endpoint == "audio" and not is_json
+        self.unknown = endpoint == "batches" or path.rstrip("/").endswith("/batches")
+        """Whether nobody can say what the request costs."""
+        length = headers.get(b"content-length", b"")
+        self._announced = int(length) if length.isdigit() else None
+        self._size, self._n, self._tail = 0, 0, b""
+
+    def feed(self, part: bytes) -> None:
+        """Read a part of the body."""
+        self._size += len(part)
+        if self._images:
+            for match in _N.finditer(self._tail + part):
+                self._n = max(self._n, int(match[1] or match[2]))
+            self._tail = (self._tail + part)[-_OVERLAP:]
+
+    def of_parts(self, body: bytes | AsyncIterator[bytes] | None) -> bytes | AsyncIterator[bytes] | None:
+        """Return the same body, of which every part is fed as it passes."""
+        if isinstance(body, AsyncIterator):
+            return self._fed(body)
+        if body is not None and not self._size:
+            self.feed(body)
+        return body
+
+    def count(self) -> int:
+        """Return the units, once the body has passed."""
+        if self._images:
+            return max(1, self._n)
+        return max(1, -(-self._size // _MIB)) if self._audio else 1
+
+    def most(self) -> int:
+        """Return the units that are reserved: those of a body that was fed, else the most that there can be."""
+        if self._size:
+            return self.count()
+        if self._audio:
+            return _MOST_MIB if self._announced is None else max(1, -(-self._announced // _MIB))
+        return _MOST_IMAGES if self._images else 1
+
+    async def _fed(self, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for part in parts:
+            self.feed(part)
+            yield part

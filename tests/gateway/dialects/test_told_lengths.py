@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.dialects.told_lengths import Lengths, lengths_in
-from gateway.parts.apis.dialects.messages.too_long import in_anthropics_words
+from gateway.parts.apis.dialects.messages.paths import in_anthropics_words
 from tests.support.refusals import OPEN, rows
 
 

@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from gateway.parts.agents.concluding import CONCLUDE
+from gateway.parts.agents.admission import CONCLUDE
 from tests.support.gateway import CHAT, Gateway, config, environment, running, serve, write_deployment
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.store import LocalStore, local_store

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.agents.continued_text import GO_ON, Overlap, Way, continuing_body, fit_to_text, without_loop
+from gateway.parts.agents.continuation import GO_ON, Overlap, Way, continuing_body, fit_to_text, without_loop
 
 USER = {"role": "user", "content": "Tell me of the sea."}
 SAID = "The sea is wide, and the sea is deep, and it is"

@@ -13,7 +13,7 @@ import pytest
 from cache.store.base import Command, NoStore
 from gateway.backends.openai import OpenAIBackend
 from gateway.config.backends import BackendConfig
-from gateway.parts.agents.draft_judge import DraftJudge, NotJudged, p_yes
+from gateway.parts.agents.verifying import DraftJudge, NotJudged, p_yes
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.request.context import Client
 from gateway.tiers import Endpoint

@@ -8,9 +8,8 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.config.backends import BackendConfig
-from gateway.parts.agents.draft_judge import DraftJudge
 from gateway.parts.agents.scorer import AnswerScorer
-from gateway.parts.agents.verifying import Verifiers
+from gateway.parts.agents.verifying import DraftJudge, Verifiers
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint
 from policies.model import Policy

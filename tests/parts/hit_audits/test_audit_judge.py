@@ -15,7 +15,7 @@ from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
 from gateway.chat.usage import Price
 from gateway.config.backends import BackendConfig
-from gateway.parts.hit_audits.audit_judge import AuditJudge
+from gateway.parts.hit_audits.comparison import AuditJudge
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.tiers import Endpoint
 from policies.caching import AuditJudgeRules as Rule

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from gateway.parts.services.units import Units
+from gateway.parts.services.side_exchange import Units
 
 JSON = {b"content-type": b"application/json"}
 FORM = {b"content-type": b"multipart/form-data; boundary=x"}

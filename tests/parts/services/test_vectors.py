@@ -12,7 +12,7 @@ import redis
 from cache.scopes.scope import Scopes
 from cache.scopes.shelf import Caps
 from cache.store.redis_store import RedisStore
-from gateway.parts.services.vectors import StoredVector, VectorCache
+from gateway.parts.services.text_encoder import StoredVector, VectorCache
 from policies.model import Policy
 from tests.support.store import LocalStore
 

@@ -9,6 +9,8 @@ A response of a conversation keeps those before it for at least as long as itsel
 not kept any more, the conversation cannot be continued. A tenant's responses are a lasting scope of their own with caps
 (see `cache.scopes.shelf`): beyond them, those that would end first are deleted, and a store that is full evicts none of
 them. Once a minute one of the workers deletes those that have ended, of all tenants that ever kept one.
+
+A reader compares the end of an entry's life with its clock, and `sweep` deletes what has ended.
 """
 
 from __future__ import annotations
@@ -21,17 +23,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
 from cache.scopes.scope import prefixed
-from cache.scopes.shelf import ENTRY, Caps, drop, put
+from cache.scopes.shelf import ENTRY, STRIKE, Caps, drop, keys_of, microseconds, put
 from cache.store.base import Command, NoStore, Operation, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after
 from gateway.off_loop import off_loop
-from gateway.parts.apis.stores.lasting import SWEPT_AT_ONCE, ended, ends, prolong, sweep
 from policies.value_type import value_type
 
 log = logging.getLogger("tierline.responses")
@@ -439,3 +441,32 @@ def _decoded(value: bytes, tenant: str, response_id: str) -> KeptResponse | None
         return KeptResponse(owner, response, given, before)
     except (ValueError, TypeError, LookupError):
         return None
+
+
+_SWEEP: Final = STRIKE + (Path(__file__).parent / "sweep.lua").read_bytes()
+SWEPT_AT_ONCE: Final = 100
+"""Most entries that one `sweep` deletes, as the server serves nobody meanwhile."""
+
+
+def prolong(prefix: str, digests: Sequence[str], ends_at: float) -> Command:
+    """Return the command that lets entries of a lasting scope live to `ends_at` (wall clock), or as long as they do.
+
+    There is at least one digest.
+    """
+    scores = [word for digest in digests for word in (microseconds(ends_at), digest.encode())]
+    return Command((b"ZADD", keys_of(prefix)[1], b"XX", b"GT", *scores))
+
+
+def ends(prefix: str, digests: Sequence[str]) -> Command:
+    """Return the command that reads when entries of a lasting scope end; `ended` reads one of its replies."""
+    return Command((b"ZMSCORE", keys_of(prefix)[1], *(digest.encode() for digest in digests)))
+
+
+def ended(reply: object, now: float) -> bool:
+    """Return whether an entry's life is over at this time of the wall clock."""
+    return isinstance(reply, bytes) and float(reply) <= now * 1e6
+
+
+def sweep(prefix: str, now: float) -> Command:
+    """Return the command that deletes entries of a lasting scope that have ended; its reply is how many it deleted."""
+    return Command((b"EVAL", _SWEEP, b"3", f"{prefix}{ENTRY}".encode(), *keys_of(prefix), b"", microseconds(now)))

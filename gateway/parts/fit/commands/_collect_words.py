@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.backends.base import InvalidReply
-from gateway.parts.agents.draft_judge import ALTERNATIVES, judge_body, p_yes
+from gateway.parts.agents.verifying import ALTERNATIVES, judge_body, p_yes
 from gateway.parts.fit.commands._collect_model import Respondent
 from gateway.parts.fit.datasets import DataError, Json, json_objects, read_rows, sampled, unwrapped
 from routing.confidence.judge import Evidence

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import UpstreamFailed
-from gateway.parts.apis.dialects.responses.compaction_events import CompactionEvents
+from gateway.parts.apis.dialects.responses.compaction import CompactionEvents
 from gateway.parts.apis.dialects.responses.events import ResponseEvents
 from gateway.parts.apis.dialects.responses.response_object import ItemIds, ResponseHead
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.apis.dialects.tool_schemas import as_one_object, is_one_object
+from gateway.parts.apis.dialects.schemas import as_one_object, is_one_object
 
 A, B = {"type": "string"}, {"type": "integer"}
 MEMBERS = {"a": A, "b": B}

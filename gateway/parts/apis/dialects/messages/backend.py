@@ -14,10 +14,15 @@ from gateway.dialects.native import Native, client_paths, lost_fields, native_bo
 from gateway.dialects.reasoning import Maker
 from gateway.parts.apis.dialects.messages.fit import EFFORT_OF, LEAST_BUDGET, SAMPLING, budget_of, fit_to_model
 from gateway.parts.apis.dialects.messages.models import ClaudeFacts
-from gateway.parts.apis.dialects.messages.sealing import readable_message
-from gateway.parts.apis.dialects.messages.turns import CACHE, REASONING, MessageTurns, append_turn, blocks_of
-from gateway.parts.apis.dialects.schemas import fit_for_anthropic
-from gateway.parts.apis.dialects.tool_schemas import as_one_object, is_one_object
+from gateway.parts.apis.dialects.messages.turns import (
+    CACHE,
+    REASONING,
+    MessageTurns,
+    append_turn,
+    blocks_of,
+    readable_message,
+)
+from gateway.parts.apis.dialects.schemas import as_one_object, fit_for_anthropic, is_one_object
 from policies.value_type import value_type
 
 VERSION: Final = "2023-06-01"

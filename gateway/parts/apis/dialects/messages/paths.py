@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from gateway.dialects.native import Native
+from gateway.dialects.told_lengths import lengths_in
 
 _MESSAGE: Final = re.compile(r"messages\[(\d*)\](?:\.(content|tool_calls)(?:\[(\d+)\])?)?(.*)")
 _TOOL: Final = re.compile(r"tools\[(\d*)\](?:\.function)?(?:\.(\w+))?(.*)")
@@ -64,3 +65,20 @@ def _of_message(
     if type(block) is not int:
         block = block[int(place)] if place is not None else None
     return f"messages[{at}].content" if block is None else f"messages[{at}].content[{block}]"
+
+
+_TOO_LONG: Final = "prompt is too long"
+_BOTH: Final = "input length and `max_tokens` exceed context limit"
+_ANTHROPICS: Final = (_TOO_LONG, _BOTH)
+
+
+def in_anthropics_words(message: str) -> str:
+    """Return the message of an error that means "too long" as Anthropic's API says it, with the figures it names."""
+    if message.startswith(_ANTHROPICS):
+        return message
+    prompt, reply, context, _, at_least = lengths_in(message.encode())
+    if prompt is not None and context is not None and prompt >= context:
+        return f"{_TOO_LONG}: {prompt} tokens > {context} maximum"
+    if prompt is not None and reply is not None and context is not None and not at_least:
+        return f"{_BOTH}: {prompt} + {reply} > {context}, decrease input length or `max_tokens` and try again"
+    return f"{_TOO_LONG} ({message.rstrip('.')})" if message else _TOO_LONG

@@ -13,7 +13,7 @@ from gateway.chat.usage import CACHE_WRITES, HOUR_WRITES, SHORT_WRITES, count_in
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, joined_details
 from gateway.parts.apis.dialects.messages.backend_replies import TEXT_CHARS
-from gateway.parts.apis.dialects.messages.too_long import in_anthropics_words
+from gateway.parts.apis.dialects.messages.paths import in_anthropics_words
 from gateway.parts.apis.dialects.messages.turns import CallIds
 from gateway.parts.servers.normalised import STOPPED_BY
 

@@ -14,13 +14,13 @@ from gateway.off_loop import off_loop
 from gateway.parts.apis.dialects.responses.compaction import (
     FIELDS,
     TRIGGERED_FIELDS,
+    CompactionEvents,
     asked_of,
     is_compaction,
     is_trigger,
     opened_summary,
     sealed,
 )
-from gateway.parts.apis.dialects.responses.compaction_events import CompactionEvents
 from gateway.parts.apis.dialects.responses.events import ResponseEvents
 from gateway.parts.apis.dialects.responses.items import Json, listed_item, usage_object, without_encrypted
 from gateway.parts.apis.dialects.responses.reading import (

@@ -17,8 +17,7 @@ import orjson
 from gateway.dialects.native import Native
 from gateway.dialects.reasoning import DETAILS
 from gateway.errors import InvalidRequest
-from gateway.parts.apis.dialects.responses.items import EXTRA, Json, details_of_item
-from gateway.parts.apis.dialects.responses.paths import responses_path
+from gateway.parts.apis.dialects.responses.items import EXTRA, Json, details_of_item, responses_path
 from gateway.parts.apis.dialects.responses.response_object import SEARCH, SEARCHES
 from gateway.parts.servers.tool_names import short_name
 from routing.features import url_of_file

@@ -15,7 +15,7 @@ from gateway.chat.completions import Assembler, chunks_of
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import maker_of
 from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, chat_usage, completion_of
-from gateway.parts.apis.dialects.messages.sealing import seal
+from gateway.parts.apis.dialects.messages.turns import seal
 from gateway.parts.apis.dialects.messages.writer import (
     MessageEvents,
     error_body,
