@@ -13,7 +13,7 @@ from gateway.parts.cache_admin.administration import UNDO_S
 from gateway.parts.console.page import PageError
 from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE, WrongHit, WrongHits
-from gateway.parts.measures.feedback import ServedHit, served_hit
+from gateway.parts.measures.feedback import ServedHit
 from gateway.telemetry import names
 
 log = logging.getLogger("tierline.console")
@@ -83,7 +83,7 @@ class WrongHitDesk:
 
     async def _hit_of(self, request_id: str, at_ms: int | None) -> tuple[dict[str, Any], ServedHit]:
         rows = await self._archive.by_id(_HIT, request_id, at_ms)
-        hit = served_hit(orjson.loads(rows[0]["hops"])) if rows else None
+        hit = ServedHit.of(orjson.loads(rows[0]["hops"])) if rows else None
         if hit is None:
             why = "It was not answered from the cache." if rows else "It is not recorded here; it may be too old."
             raise NotMarked(f"Request {request_id!r} has no hit that could be taken back. {why}")

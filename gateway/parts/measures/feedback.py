@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import orjson
 
@@ -97,11 +97,6 @@ async def feedback_by_request(store: Store) -> dict[Key, Feedback]:
     return by_request
 
 
-def feedback_key(ledger: Mapping[str, Any]) -> Key:
-    """Return the key of a recorded request's feedback."""
-    return ledger["tenant"], ledger["request_id"]
-
-
 @dataclass(frozen=True, slots=True)
 class ServedHit:
     """The stored answer that a recorded request was answered with.
@@ -114,13 +109,11 @@ class ServedHit:
     created_at: float | None
     score: float | None
 
-
-def served_hit(hops: Iterable[Mapping[str, Any]]) -> ServedHit | None:
-    """Return the hit in the hops of a record; None for a request that was not answered from the cache."""
-    for hop in hops:
-        attributes = hop["attributes"]
-        if names.CACHE_ENTRY in attributes:
-            return ServedHit(
-                attributes[names.CACHE_ENTRY], attributes.get(names.CACHE_CREATED), attributes.get(names.CACHE_SCORE)
-            )
-    return None
+    @classmethod
+    def of(cls, hops: Iterable[Mapping[str, Any]]) -> Self | None:
+        """Return the hit in the hops of a record; None for a request that was not answered from the cache."""
+        for hop in hops:
+            told = hop["attributes"]
+            if names.CACHE_ENTRY in told:
+                return cls(told[names.CACHE_ENTRY], told.get(names.CACHE_CREATED), told.get(names.CACHE_SCORE))
+        return None

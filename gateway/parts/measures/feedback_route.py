@@ -26,7 +26,7 @@ from cache.store.base import StoreUnavailable
 from gateway.caller import Caller
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
-from gateway.parts.measures.feedback import Feedback, append, served_hit
+from gateway.parts.measures.feedback import Feedback, ServedHit, append
 from gateway.seams import remove_wrong
 from gateway.steps import Steps
 from gateway.telemetry import reader
@@ -147,7 +147,7 @@ def _is_of(owner: str, ledger: Mapping[str, Any]) -> bool:
 
 async def _removed(steps: Steps, record: Mapping[str, Any], request_id: str, caller: Caller) -> str:
     """Remove the cache entry that the request was answered with; return its id, '' if it was not from the cache."""
-    hit = served_hit(record["hops"])
+    hit = ServedHit.of(record["hops"])
     if hit is None:
         return ""
     surface = record["ledger"]["surface"]

@@ -27,7 +27,7 @@ from gateway.parts.console.records import Records
 from gateway.parts.console.wrong_hit_desk import WrongHitDesk
 from gateway.parts.console.wrong_hits import WrongHits
 from gateway.parts.ledger.summaries import Summary
-from gateway.parts.measures.feedback import ServedHit, served_hit
+from gateway.parts.measures.feedback import ServedHit
 from gateway.parts.reasons import detail_names as detail
 from gateway.parts.standard import is_provided
 from gateway.seams import shown_published
@@ -354,7 +354,7 @@ def _hit_shown(row: Mapping[str, Any], rating: float | None) -> dict[str, Any]:
     hops = orjson.loads(row["hops"])
     root = hops[0]["attributes"] if hops else {}
     lookup: Mapping[str, Any] = next((hop["attributes"] for hop in hops if hop["name"] == names.CACHE_SEMANTIC), {})
-    hit: ServedHit | None = served_hit(hops)
+    hit: ServedHit | None = ServedHit.of(hops)
     captured = names.PROMPT in root
     return {
         **{name: row[name] for name in row if name not in ("hops", "trace_id")},

@@ -27,7 +27,7 @@ from gateway.parts.lab.explain.path import decision_lines
 from gateway.parts.ledger.columns import LEDGER
 from gateway.parts.ledger.live import recorded_between
 from gateway.parts.lint.edit import keys_by_line
-from gateway.parts.measures.feedback import served_hit
+from gateway.parts.measures.feedback import ServedHit
 from gateway.parts.recorder.decision_record import DecisionBasis
 from gateway.parts.rollout.stored_policies import StoredPolicies
 from gateway.telemetry import names
@@ -152,7 +152,7 @@ class RequestView:
             "same_id": [one for one in same if (one["entry_ms"], one["tenant"]) != (row["entry_ms"], row["tenant"])],
             "feedback": feedback[0] if feedback else None,
             "decided": again is not None,
-            "hit": served_hit(record["hops"]),
+            "hit": ServedHit.of(record["hops"]),
         }
 
     async def _numbers(self, surface: str) -> Sequence[PolicyNumber]:

@@ -19,7 +19,7 @@ from gateway.exit_codes import Exit
 from gateway.parts.ledger.commands import _ledger_files
 from gateway.parts.ledger.commands._ledger_view import show
 from gateway.parts.ledger.figures import usage_figures
-from gateway.parts.measures.feedback import Feedback, Key, feedback_by_request, feedback_key
+from gateway.parts.measures.feedback import Feedback, feedback_by_request
 from gateway.parts.measures.label import stored_labels
 from gateway.parts.trace.records import newest_records, say_coverage
 from gateway.report import OnProgress, progress
@@ -66,12 +66,14 @@ def run(args: argparse.Namespace) -> int:
 def _rows(args: argparse.Namespace, on_progress: OnProgress) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the selected requests, newest first, each with the feedback on it; and all labels of a judge."""
     records, feedback, labels = with_store(args, lambda store: _read(store, args, on_progress))
-    return [_row(record, feedback.get(feedback_key(record["ledger"]))) for record in records], labels
+    return [
+        _row(record, feedback.get((record["ledger"]["tenant"], record["ledger"]["request_id"]))) for record in records
+    ], labels
 
 
 async def _read(
     store: RedisStore, args: argparse.Namespace, on_progress: OnProgress
-) -> tuple[list[dict[str, Any]], Mapping[Key, Feedback], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, Any]], Mapping[tuple[str, str], Feedback], list[dict[str, Any]]]:
     now, folder = time.time(), files_of_store(args)
     oldest = now - args.since if args.since else None
     began = now
