@@ -131,7 +131,9 @@ PARTS: Final = (
     ),
     StandardPart("logs", "the log", (), sections=("log",), provides=("logs",)),
     StandardPart("readiness", "what is degraded", (), provides=("readiness",)),
-    StandardPart("metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",)),
+    StandardPart(
+        "metrics", "metrics for Prometheus", (), provides=("metrics",), paths=("/metrics",), requires=("measures",)
+    ),
     StandardPart("vector_sets", "an index in the store", (), provides=("index",)),
     StandardPart("otlp", "spans and metrics over OTLP", (), provides=("otlp",), variables=("OTEL_EXPORTER_OTLP_",)),
     StandardPart(

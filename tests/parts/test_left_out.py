@@ -232,7 +232,8 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
                 assert (lacks_it in gone_path.text) == (needed in names), gone_path.text
             counted = httpx2.get(f"{gateway.origin}/metrics", timeout=20)
             if "metrics" in names:
-                lacks_it = "/metrics needs the part metrics, which is not installed: pip install tierline."
+                lacking = next(name for name in (*requires["metrics"], "metrics") if name in names)
+                lacks_it = f"/metrics needs the part {lacking}, which is not installed: pip install tierline."
                 assert (counted.status_code, counted.json()["error"]["message"]) == (404, lacks_it)
             else:
                 assert "tierline_cache_" in counted.text

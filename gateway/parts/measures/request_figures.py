@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from gateway.chat.usage import Usage
+from gateway.parts.measures.endings import is_beside, no_answer
 from gateway.telemetry import names
-from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger, is_beside, no_answer
+from gateway.telemetry.ledger import PLAYGROUND, CallAccount, Ledger
 from policies.quantities import OF_STAGES
 
 if TYPE_CHECKING:

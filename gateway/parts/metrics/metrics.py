@@ -38,10 +38,11 @@ from prometheus_client import (
     generate_latest,
 )
 
+from gateway.parts.measures.endings import HELD, answered, is_beside, no_answer
 from gateway.parts.metrics.exposition import Metric, OwnText, SharedText
 from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, MetricSet
 from gateway.telemetry import names
-from gateway.telemetry.ledger import HELD, PLAYGROUND, answered, is_beside, no_answer
+from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metrics import FIRST_BYTE_BUCKETS, Joined, Metrics
 from gateway.version import version
 from routing.cascade import REJECTED

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from gateway.parts.measures.endings import was_good
 from gateway.parts.measures.quality import Opinions
 from gateway.parts.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
@@ -39,7 +40,6 @@ from gateway.parts.rollout.sequential import (
     Sums,
     split_capital,
 )
-from gateway.telemetry.ledger import was_good
 from policies.quantities import dollars, milliseconds, percent, period
 
 if TYPE_CHECKING:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from gateway.parts.lab.replay.figures import Results, good
+from gateway.parts.measures.endings import answered, ending_of, no_answer, was_good
 from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
-from gateway.telemetry.ledger import PLAYGROUND, answered, ending_of, no_answer, was_good
+from gateway.telemetry.ledger import PLAYGROUND
 from policies.model import Slo
 
 WORDS = ("direct", "degraded")
