@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 
 from policies.value_type import value_type
 
@@ -142,12 +142,6 @@ class Store(Protocol):
     async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
         """Take the lease unless it is held, and check whether `beside`, a key in the same slot, has a value."""
 
-    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
-        """Restart the lease's lifetime if this holder still has it."""
-
-    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
-        """Append the values to a stream that expires `ttl_s` seconds after the last of them."""
-
     async def ping(self) -> None: ...
 
     async def memory(self) -> StoreMemory:
@@ -164,44 +158,10 @@ _REASON = "unconfigured"
 class NoStore:
     """Raise StoreUnavailable in every operation of `Store`."""
 
-    async def get(self, key: str) -> bytes | None:
+    async def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise StoreUnavailable(_REASON)
 
-    async def delete(self, key: str) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def apply(self, operations: Sequence[Operation]) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        raise StoreUnavailable(_REASON)
-
-    async def commands(self, names: Sequence[str]) -> frozenset[str]:
-        raise StoreUnavailable(_REASON)
-
-    async def latest(self, stream: str, count: int, before: str | None = None) -> list[tuple[str, bytes]]:
-        raise StoreUnavailable(_REASON)
-
-    async def after(self, stream: str, last_id: str, count: int, block_ms: int) -> list[tuple[str, bytes]]:
-        raise StoreUnavailable(_REASON)
-
-    async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
-        raise StoreUnavailable(_REASON)
-
-    async def claim(self, lease: str, holder: bytes, ttl_s: float, beside: str) -> Claim:
-        raise StoreUnavailable(_REASON)
-
-    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def ping(self) -> None:
-        raise StoreUnavailable(_REASON)
-
-    async def memory(self) -> StoreMemory:
-        raise StoreUnavailable(_REASON)
+    get = delete = apply = ask = commands = latest = after = look = claim = ping = memory = _refuse
 
     def state(self) -> StoreState:
         return StoreState("unconfigured", "TIERLINE_STORE_URL is not set")

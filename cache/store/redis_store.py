@@ -139,15 +139,6 @@ class RedisStore:
             current = holder
         return Claim(current, written == 1)
 
-    async def renew(self, lease: str, holder: bytes, ttl_s: float) -> None:
-        name = lease.encode()
-        await self._nodes.one(NodeCommand(name, resp.prolong(name, holder, ttl_s)), _WRITE_S)
-
-    async def publish(self, stream: str, values: Sequence[bytes], ttl_s: float) -> None:
-        name = stream.encode()
-        commands = resp.publication(name, values, ttl_s)
-        await self._nodes.all([NodeCommand(name, command) for command in commands], _WRITE_S)
-
     async def ping(self) -> None:
         """Check the server's health: a failure opens the breaker at once, a success closes it."""
         await self._nodes.ping()

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 from cache.store.base import Append, Command, Release, StoreMemory, Write
 
-_IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
+IF_HELD: Final = b"if redis.call('GET',KEYS[1])==ARGV[1] then return redis.call(%b) end return 0"
+"""Script that does something with a lease if this holder still has it."""
 # A server that cannot write (a full one, a replica) has still been read, so only the lease is unavailable.
 _LOOK: Final = b"""
 local value = redis.call('GET', KEYS[1])
@@ -20,8 +21,7 @@ local taken = redis.pcall('SET', KEYS[2], ARGV[1], 'NX', 'PX', ARGV[2])
 if not taken then return {false, redis.call('GET', KEYS[2])} end
 return {false, not taken.err and ARGV[1]}
 """
-_PROLONG: Final = _IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
-_LET_GO: Final = _IF_HELD % b"'DEL',KEYS[1]"
+_LET_GO: Final = IF_HELD % b"'DEL',KEYS[1]"
 
 
 def command(*words: bytes) -> bytes:
@@ -76,17 +76,6 @@ def claim(lease: bytes, holder: bytes, ttl_s: float, beside: bytes) -> tuple[byt
     """
     take = command(b"SET", lease, holder, b"NX", b"PX", _milliseconds(ttl_s))
     return take, command(b"GET", lease), command(b"EXISTS", beside)
-
-
-def prolong(lease: bytes, holder: bytes, ttl_s: float) -> bytes:
-    """Pack the command that restarts a lease's lifetime if this holder still has it."""
-    return command(b"EVAL", _PROLONG, b"1", lease, holder, _milliseconds(ttl_s))
-
-
-def publication(stream: bytes, values: Sequence[bytes], ttl_s: float) -> tuple[bytes, ...]:
-    """Pack one command for each value, and one that sets the stream's expiry."""
-    appends = (command(b"XADD", stream, b"*", b"v", value) for value in values)
-    return *appends, command(b"PEXPIRE", stream, _milliseconds(ttl_s))
 
 
 MEMORY: Final = command(b"INFO", b"memory") + command(b"INFO", b"stats")

@@ -15,6 +15,7 @@ from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable, Write
 from cache.store.redis_node import Node
 from cache.store.redis_store import RedisStore
+from gateway.config.addresses import open_store
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.redis_script import scripted_redis
 from tests.support.store import UNHURRIED, LocalStore, free_port, local_store
@@ -124,7 +125,7 @@ async def test_r3_a_connection_that_opens_slowly_is_there_for_the_next_request()
     async with scripted_redis(b"+OK\r\n", delay_s=0.1) as server:
         store = RedisStore.from_url(server.url.replace("//", "//:secret@"))
         assert await reason(store) == "timeout"
-        (idle,) = (node._connections._idle for node in store._nodes._known.values())
+        idle = store._nodes.any()._connections._idle
         await eventually(lambda: idle, 5, "the connection")
         server.delay_s = 0.0
         assert await store.get("k") == b"OK"
@@ -219,7 +220,7 @@ async def test_r4_a_full_disk_stops_writes_and_not_reads() -> None:
 async def test_r5_every_class_of_error_is_mapped_and_counts_as_a_failure(said: str, expected: str) -> None:
     """Whatever the server answers, the caller sees one exception with a stable word, and five in a row open."""
     async with scripted_redis(said.encode() + b"\r\n") as server:
-        store = RedisStore.from_url(server.url, slack=UNHURRIED)
+        store = open_store(server.url, slack=UNHURRIED)
         assert [await reason(store) for _ in range(6)] == [expected] * 5 + ["open"]
         await store.aclose()
 

@@ -26,7 +26,8 @@ from typing import Final, NamedTuple
 import orjson
 
 from cache.flights import ASK_AGAIN, NO_LEASE, AnswerHead, Claimed, Flight, Landing, Lease, Subscription
-from cache.store.base import Append, Claim, Store, StoreUnavailable
+from cache.store.base import Append, Claim, Command, Store, StoreUnavailable
+from cache.store.resp import IF_HELD
 from cache.write import DelayedWrites
 from gateway.errors import ApiError, InternalError, PassedThrough
 
@@ -35,6 +36,25 @@ LEASE_S: Final = 3.0
 _RENEW_S: Final = 1.0
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
+_WRITE_S: Final = 0.25
+_PROLONG: Final = IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
+
+
+async def keep_lease(store: Store, lease: str, holder: bytes, ttl_s: float) -> None:
+    """Restart the lease's lifetime if this holder still has it."""
+    words = (b"EVAL", _PROLONG, b"1", lease.encode(), holder, _milliseconds(ttl_s))
+    await store.ask([Command(words)], _WRITE_S)
+
+
+async def publish_frames(store: Store, stream: str, frames: Sequence[bytes], ttl_s: float) -> None:
+    """Append the frames to a stream that expires `ttl_s` seconds after the last of them."""
+    name = stream.encode()
+    appends = [Command((b"XADD", name, b"*", b"v", frame)) for frame in frames]
+    await store.ask([*appends, Command((b"PEXPIRE", name, _milliseconds(ttl_s)))], _WRITE_S)
+
+
+def _milliseconds(seconds: float) -> bytes:
+    return b"%d" % max(1, round(seconds * 1000))
 
 
 class _Held(NamedTuple):
@@ -159,7 +179,7 @@ class Leases:
     async def _renewed(self, leases: list[Lease]) -> None:
         with contextlib.suppress(StoreUnavailable):
             for lease in leases:
-                await self._store.renew(lease.key, lease.holder, LEASE_S)
+                await keep_lease(self._store, lease.key, lease.holder, LEASE_S)
 
     def _give_up(self, lease: Lease) -> None:
         self._delayed.release(lease.key, lease.holder)
@@ -364,7 +384,7 @@ class Publisher:
             if subscription.flight.full:
                 # The first events are discarded, so tell readers at once instead of letting them wait.
                 lost = self._end(Landing("lost"))
-                await self._store.publish(stream_of(self._flight.key, self._flight.ident), [lost], _KEPT_S)
+                await publish_frames(self._store, stream_of(self._flight.key, self._flight.ident), [lost], _KEPT_S)
                 return
             await self._publish(subscription)
         except (StoreUnavailable, asyncio.CancelledError):
@@ -397,7 +417,7 @@ class Publisher:
         until = time.monotonic() + _SILENCE_S
         while True:
             try:
-                await self._store.publish(stream, frames, _KEPT_S)
+                await publish_frames(self._store, stream, frames, _KEPT_S)
                 return
             except StoreUnavailable:
                 if time.monotonic() > until:

@@ -16,6 +16,7 @@ from cache.store.redis_store import RedisStore
 from gateway.config.addresses import open_store
 from gateway.parts.cache_admin.administration import Administration
 from gateway.parts.fleet.cluster import slot_of
+from gateway.parts.fleet.exchange import keep_lease, publish_frames
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cluster import SLOTS, Cluster, cluster_of
 from tests.support.redis8 import Unavailable, redis8
@@ -117,11 +118,11 @@ async def test_streams_and_leases_work_on_every_node(cluster: Cluster) -> None:
             assert [value for _, value in await waiting] == [b"new"]
             assert [value for _, value in await store.latest(stream, 5)] == [b"new"]
             assert await store.claim(lease, b"one", 10, f"{lease}:x") == Claim(b"one", True)
-            await store.renew(lease, b"one", 30)
+            await keep_lease(store, lease, b"one", 30)
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"one"
             await store.apply([Release(lease, b"one"), Release(name((place + 1) % 3, cluster), b"one")])
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"other"
-            await store.publish(f"{lease}:f:1", [b"1", b"2"], 10)
+            await publish_frames(store, f"{lease}:f:1", [b"1", b"2"], 10)
             assert [value for _, value in await store.after(f"{lease}:f:1", "0", 10, 0)] == [b"1", b"2"]
 
 
