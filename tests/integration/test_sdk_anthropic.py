@@ -13,7 +13,7 @@ from typing import Any
 import anthropic
 import pytest
 
-from gateway.parts.servers.tool_names import short_name
+from gateway.parts.servers.custom_tools import short_name
 from tests.support.app import InProcess, in_process
 from tests.support.gateway import CHAT, Gateway, serve
 from tests.support.strict_messages import StrictMessages, redacted, text, thinking, tool_use

@@ -9,7 +9,7 @@ import pytest
 from gateway.dialects.native import without_billing_line
 from gateway.parts.apis.dialects.messages.client import chat_body
 from gateway.parts.apis.kinds.responses.one_instruction import with_one_instruction
-from gateway.parts.servers.system_text import names_of_systems, with_one_system
+from gateway.parts.servers.chat_forms import names_of_systems, with_one_system
 
 LINE = "x-anthropic-billing-header: cc_version=2.1.330.7b4; cc_entrypoint=cli; cch={};"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.servers.tool_names import plain_name, restore_names, short_name, with_names
+from gateway.parts.servers.custom_tools import plain_name, restore_names, short_name, with_names
 
 LONG = "a" * 65
 

@@ -26,7 +26,7 @@ from gateway.parts.apis.dialects.responses.backend import ResponsesRequest
 from gateway.parts.apis.dialects.responses.chunks import ResponseChunks
 from gateway.parts.apis.dialects.responses.reply import NotAResponse, ReplyFailed
 from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
-from gateway.parts.servers.tool_names import short_name
+from gateway.parts.servers.custom_tools import short_name
 from tests.support.responses_upstream import ResponsesUpstream, events_of
 from tests.support.upstream import Reply, ToolCall
 

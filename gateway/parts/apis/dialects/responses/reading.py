@@ -19,7 +19,7 @@ from gateway.dialects.reasoning import DETAILS
 from gateway.errors import InvalidRequest
 from gateway.parts.apis.dialects.responses.items import EXTRA, Json, details_of_item, responses_path
 from gateway.parts.apis.dialects.responses.response_object import SEARCH, SEARCHES
-from gateway.parts.servers.tool_names import short_name
+from gateway.parts.servers.custom_tools import short_name
 from routing.features import url_of_file
 
 SAME: Final = frozenset(

@@ -29,9 +29,15 @@ from gateway.parts.apis.dialects.messages.backend import VERSION, messages_reque
 from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.parts.apis.dialects.messages.markers import SystemTexts, add_markers
 from gateway.parts.apis.dialects.messages.models import facts_of_model
-from gateway.parts.servers.custom_tools import CustomCalls, as_functions
+from gateway.parts.servers.custom_tools import (
+    CustomCalls,
+    ToolNames,
+    as_functions,
+    plain_name,
+    restore_names,
+    with_names,
+)
 from gateway.parts.servers.normalised import translated_completion
-from gateway.parts.servers.tool_names import ToolNames, plain_name, restore_names, with_names
 
 _MOST_HEADERS: Final = 64
 _NO_NAMES: Final[ToolNames] = {}

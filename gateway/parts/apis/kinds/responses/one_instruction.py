@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.parts.servers.system_text import MARKED, SYSTEM
+from gateway.parts.servers.chat_forms import MARKED, SYSTEM
 
 
 def with_one_instruction(body: dict[str, Any]) -> None:
