@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import duration, whole
-from gateway.cli.store_flags import add_registry_flags, with_store
-from gateway.parts.access.author import add_author_flag, author_of
+from gateway.cli.store_flags import with_store
+from gateway.parts.access.author import author_of
 from gateway.parts.access.identity_config import NAME
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord, public
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
@@ -27,13 +27,6 @@ _WHOSE: Final = {"": "terms", "user-": "per_user", "session-": "per_session"}
 _LISTS: Final = {"surface": "surfaces", "tier": "tiers", "model": "models"}
 NOBODY: Final = "none"
 """Said for an option, it takes away what is set."""
-
-
-def add_change_flags(parser: argparse.ArgumentParser) -> None:
-    """Add -m and --author, and the flags of the registry."""
-    parser.add_argument("-m", "--message", default="", metavar="WHY", help="why, for the audit trail")
-    add_author_flag(parser)
-    add_registry_flags(parser)
 
 
 def add_terms_flags(parser: argparse.ArgumentParser, *lists: str) -> None:

@@ -16,8 +16,8 @@ from gateway.cli.store_flags import add_registry_flags
 from gateway.config.environment import write_private
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.exit_codes import Exit
+from gateway.parts.access.author import add_change_flags
 from gateway.parts.access.commands._owned import (
-    add_change_flags,
     add_terms_flags,
     changed_fields,
     day,

@@ -11,9 +11,9 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, duration
 from gateway.cli.store_flags import add_registry_flags
 from gateway.exit_codes import Exit
+from gateway.parts.access.author import add_change_flags
 from gateway.parts.access.commands._owned import (
     NOBODY,
-    add_change_flags,
     add_terms_flags,
     changed_fields,
     lines_of,

@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from gateway.cli.commands import CommandError
-from gateway.cli.store_flags import add_registry_flags, with_store
+from gateway.cli.store_flags import with_store
 from gateway.exit_codes import Exit
-from gateway.parts.access.author import add_author_flag
 from gateway.parts.rollout.registry.records import InForce
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryError
 from gateway.parts.rollout.registry.view import in_force_shown
@@ -32,15 +31,6 @@ FILES_MODE: Final = (
     "To change them by command, set `policies: {source: store}` in the config (or TIERLINE_POLICY_SOURCE=store) and "
     "start the gateway again"
 )
-
-
-def add_change_flags(parser: argparse.ArgumentParser) -> None:
-    """Add -m and --author, which the audit trail keeps, and the flags of the registry."""
-    parser.add_argument(
-        "-m", "--message", required=True, metavar="WHY", help="why, for `policy history` and `policy blame`"
-    )
-    add_author_flag(parser)
-    add_registry_flags(parser)
 
 
 def with_registry(args: argparse.Namespace, work: Callable[[PolicyRegistry], Awaitable[T]]) -> T:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from gateway.cli.commands import CommandError
-from gateway.parts.access.author import author_of
-from gateway.parts.rollout.commands._registry import add_change_flags, change, deployment_of
+from gateway.parts.access.author import add_change_flags, author_of
+from gateway.parts.rollout.commands._registry import change, deployment_of
 
 if TYPE_CHECKING:
     from gateway.parts.rollout.registry.records import InForce
@@ -40,7 +40,7 @@ class Verb:
         parser.add_argument("surface", metavar="SURFACE", help="the surface")
         for name, how in self.options.items():
             parser.add_argument(name, **how)
-        add_change_flags(parser)
+        add_change_flags(parser, "`policy history` and `policy blame`")
 
     def run(self, args: argparse.Namespace) -> int:
         """Make the change and report it."""

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import launch_of, share
 from gateway.exit_codes import Exit
-from gateway.parts.access.author import author_of
+from gateway.parts.access.author import add_change_flags, author_of
 from gateway.parts.rollout.commands._registry import (
-    add_change_flags,
     check_in_use,
     deployment_of,
     report_change,
@@ -48,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     how.add_argument("--shadow", type=share(zero=False), metavar="SHARE")
     how.add_argument("--canary", action="store_true")
     how.add_argument("--now", action="store_true")
-    add_change_flags(parser)
+    add_change_flags(parser, "`policy history` and `policy blame`")
 
 
 def run(args: argparse.Namespace) -> int:
