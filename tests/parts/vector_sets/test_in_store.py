@@ -22,12 +22,11 @@ class Replying:
         self.reply = reply
         self.sent: list[Command] = []
 
-    async def ask(self, commands: Sequence[Command]) -> list[Any]:
+    async def executed(self, commands: Sequence[Command]) -> list[Any]:
         self.sent += commands
         return [self.reply for _ in commands]
 
-    async def apply(self, operations: Sequence[Command]) -> None:
-        self.sent += operations
+    ask = apply = executed
 
 
 def index_at(store: Replying) -> VectorSetIndex:
