@@ -231,6 +231,14 @@ def test_an_endpoint_that_refuses_logprobs_is_asked_without(
     assert "3 answers came without log-probabilities" in capsys.readouterr().err
 
 
+def test_a_server_is_asked_as_it_wants_to_be(upstream: Upstream, prompts: Path, tmp_path: Path) -> None:
+    """As the gateway asks it: without the fields that its model refuses."""
+    refusal = error_reply(400, "Unsupported parameter: 'temperature'", code="unsupported_parameter")
+    upstream.on(lambda request: "temperature" in request.body).reply(refusal)
+    assert collect(upstream, prompts, tmp_path / "rows.jsonl") == 0
+    assert ["temperature" in request.body for request in upstream.requests] == [True, False, False, False]
+
+
 def test_what_passes_is_waited_for(model: Upstream, prompts: Path, tmp_path: Path) -> None:
     """A busy or restarting endpoint is asked again, after the pause it asks for."""
     model.queue(error_reply(503, "Loading model"), error_reply(429, headers={"retry-after-ms": "5"}))

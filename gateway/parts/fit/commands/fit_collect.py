@@ -17,10 +17,12 @@ from rich.console import Console
 
 from gateway.backends.base import Backend
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.openai import OpenAIBackend
+from gateway.backends.http_backend import Common
+from gateway.backends.server_forms import new_field_memory
 from gateway.cascade.fields import with_set_fields
 from gateway.cli.commands import CommandError
 from gateway.cli.flags import whole
+from gateway.config.backends import BackendConfig
 from gateway.config.loader import load_deployment
 from gateway.exit_codes import Exit
 from gateway.parts.fit.commands._collect_model import OnAnswer, OnFailure, Respondent, Stopped
@@ -150,13 +152,10 @@ async def _ask_all(args: argparse.Namespace, tasks: Sequence[Any], on_answer: On
     async with _endpoint(args) as (base_url, model, key):
         backend: Backend
         if args.endpoint is None:
-            transport = Http1Transport(
-                f"{base_url}/chat/completions",
-                max_in_flight=args.concurrency,
-                connect_timeout_s=_CONNECT_S,
-                max_reply=_MAX_REPLY,
-            )
-            backend = OpenAIBackend(transport, model=model, key=key)
+            config = BackendConfig(name="asked", base_url=base_url, model=model)
+            common = Common(model=model, key=key, maker=config.maker(), refused=new_field_memory("asked"))
+            limits = {"max_in_flight": args.concurrency, "connect_timeout_s": _CONNECT_S, "max_reply": _MAX_REPLY}
+            backend = config.make(common, lambda path: Http1Transport(f"{base_url}{path}", **limits), None)
             respondent = kind(backend, base_url, args.max_tokens)
         else:
             backend = args.endpoint.backend
