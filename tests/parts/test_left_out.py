@@ -332,9 +332,10 @@ def test_up_starts_no_process_of_a_part_that_is_left_out(copy: Copy, tmp_path: P
 def test_several_processes_are_refused_without_their_part(copy: Copy, tmp_path: Path) -> None:
     write_deployment(tmp_path, config(f"http://127.0.0.1:{free_port()}/v1", None, None, port=free_port()))
     with copy.without("workers"):
-        (ran,) = copy.run([["serve", "--workers", "2", "--config", str(tmp_path / "tierline.yaml")]])
-    assert "tierline: --workers 2 needs the part workers, which is not installed: pip install tierline" in ran.err
-    assert ran.code == 2
+        end = ["--workers", "2", "--config", str(tmp_path / "tierline.yaml")]
+        ran = copy.run([["serve", *end], ["up", *end, "--state", str(tmp_path / "state")]])
+    lacking = "tierline: --workers 2 needs the part workers, which is not installed: pip install tierline"
+    assert [(did.code, lacking in did.err) for did in ran] == [(2, True)] * 2, ran
 
 
 def test_a_program_is_told_what_the_gateway_inside_it_needs(copy: Copy) -> None:

@@ -29,7 +29,7 @@ from gateway.parts.local.roles import CONSOLE, Listen, Roles
 from gateway.parts.local.state import StateFolder, Up, free_port, why_not_listen
 from gateway.parts.local.store_child import NAME as STORE
 from gateway.parts.local.store_child import store_child
-from gateway.parts.standard import part_missing_for
+from gateway.parts.standard import missing_for, part_missing_for
 from gateway.seams import ConsolePlace, archive_folder, console_place, keeps_archive
 from policies.yaml_source import read_yaml
 
@@ -97,6 +97,8 @@ def make_plan(launch: Launch, state: StateFolder, console_port: int | None = Non
 
 def _listen(deployment: Deployment, workers: int) -> Listen:
     host, port = deployment.host, deployment.port
+    if workers > 1 and (lacking := missing_for("workers", f"--workers {workers}")):
+        raise CannotStart(lacking)
     try:
         port = port or free_port(host)
     except OSError as error:
