@@ -1,4 +1,4 @@
-"""Collect the words by which the semantic cache tells a slip from a word (`cache/text/typos.py`).
+"""Collect the words by which the semantic cache tells a slip from a word (`gateway/parts/encoders/typos.py`).
 
 A word is one that a dictionary has (simplemma's, MIT; in English also SCOWL's, free for any use, of Debian's packages
 `wamerican-large` and `wbritish-large`) or that is common (wordfreq's list, Apache-2.0, its data CC BY-SA 4.0). What is
@@ -20,10 +20,12 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cache.text.typos import SHEET, Level, word_table
 from gateway.cli.flags import add_json_flag
+from gateway.parts.encoders.typos import SHEET, Level, digest_of
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
 from gateway.report import OnProgress, Report, table
@@ -46,6 +48,14 @@ def levels(code: str, frequent: dict[str, float], listed: frozenset[str], words:
         elif often >= _SEEN:
             found[word] = Level.SEEN
     return {word: level for word, level in found.items() if _WORD.match(word)}
+
+
+def word_table(levels: dict[str, Level]) -> NDArray[np.uint32]:
+    """Return the table of a language's words."""
+    digests: dict[int, int] = {}
+    for word, level in levels.items():
+        digests[digest_of(word)] = max(level, digests.get(digest_of(word), Level.SEEN))
+    return np.array(sorted(digest | level for digest, level in digests.items()), np.uint32)
 
 
 def _frequent(code: str) -> dict[str, float]:

@@ -36,7 +36,6 @@ from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import SEPARATOR, USER, Turn, as_text, assistant_turn, last_of, user_turn
 from cache.text.languages import foreign_languages, language_of
-from cache.text.typos import load_words
 
 if TYPE_CHECKING:
     from cache.index import Vector
@@ -271,7 +270,6 @@ class Planner:
         self.scopes = Scopes(self.secret, teams, generation)
         # Their files are read now rather than by the first request.
         volatile_head()
-        load_words()
         if (foreign := foreign_languages()) is not None:
             foreign.load()
         self._embedder = embedder

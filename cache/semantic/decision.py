@@ -4,7 +4,7 @@ Live lookups, the audit of hits and the evaluation on labelled pairs all use thi
 served. Four stages, each for what the one before leaves open:
 
     rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
-                   Slips in one of them are read as the words of the other (`cache.text.typos`), here and from here on.
+                   Where a part reads slips, those in one are words of the other here and from here on.
     script         What is written in a script that the model to score it does not list is refused (`guard: script`):
     language       in signs that it cannot read, opposites look alike. Likewise what is in a language that a
                    cross-encoder's data sheet does not list (`guard: language`).
@@ -35,9 +35,16 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 from cache.text.guards import LONGEST, Pair
-from cache.text.languages import ENGLISH, Language, known_lexicons, language, languages_to_read, reading_in
+from cache.text.languages import (
+    ENGLISH,
+    Language,
+    foreign_languages,
+    known_lexicons,
+    language,
+    languages_to_read,
+    reading_in,
+)
 from cache.text.reading import SCRIPTS, is_written_in, unwrap
-from cache.text.typos import respelled
 from policies.value_type import from_fields
 
 if TYPE_CHECKING:
@@ -125,6 +132,7 @@ def decide_by(
     listed = languages if screening else (ENGLISH,)
     plainest = Language(ENGLISH) if ENGLISH in listed else None
     plain = "Latin" in readable
+    languages_read = foreign_languages()
 
     def foreign(stored: str, asked: str) -> bool:
         return not (is_written_in(asked, readable) and is_written_in(stored, readable))
@@ -142,7 +150,8 @@ def decide_by(
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{_GUARD}script", "verifier")
         written = stored, asked
-        stored, asked = respelled(stored, asked)
+        if languages_read is not None:
+            stored, asked = languages_read.respelled(stored, asked)
         if written != (stored, asked) and wording(stored) == wording(asked):
             return Verdict(1.0, "", "rule")
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:

@@ -70,7 +70,7 @@ class ForeignLexicon(Protocol):
 
 
 class ForeignLanguages(Protocol):
-    """Read other languages than English."""
+    """Read other languages than English, and slips in any."""
 
     @property
     def lexicons(self) -> Mapping[str, ForeignLexicon]:
@@ -78,6 +78,9 @@ class ForeignLanguages(Protocol):
 
     def compared(self, text: str) -> Language:
         """Return the language of a text whose script several languages have: it may be English, too."""
+
+    def respelled(self, stored: str, asked: str) -> tuple[str, str]:
+        """Return two texts, each with the words of the other in place of those that are slips of them."""
 
     def load(self) -> None:
         """Read the files now rather than at the first text that needs them. Raises ValueError, OSError."""

@@ -206,7 +206,6 @@ def _read_what_is_shipped() -> None:
     """
     from cache.semantic.verifier import Verifier, shipped_verifier
     from cache.text.languages import foreign_languages
-    from cache.text.typos import load_words
     from gateway.config.launch import Launch
     from gateway.version import version
     from routing.difficulty.model import DifficultyModel, shipped_artefact
@@ -217,7 +216,6 @@ def _read_what_is_shipped() -> None:
     launch.policy_source(deployment).load()
     if (foreign := foreign_languages()) is not None:
         foreign.load()
-    load_words()
     version()
     kind = deployment.embedding.kind
     _keep(StaticEmbedder)

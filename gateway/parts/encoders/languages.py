@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from cache.text.languages import Language
 from gateway.parts.encoders.lexicon import Lexicon, lexicons
+from gateway.parts.encoders.typos import load_words, respelled
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "languages.json"
 BUCKETS: Final = 1 << 16
@@ -50,6 +51,8 @@ def groups_of_letters(text: str) -> list[int]:
 class ShippedLanguages:
     """The languages that this part reads."""
 
+    respelled = staticmethod(respelled)
+
     @property
     def lexicons(self) -> Mapping[str, Lexicon]:
         """The lexicons by the code of their language."""
@@ -70,9 +73,10 @@ class ShippedLanguages:
         return Language(model.codes[int(shares.argmax())], likely)
 
     def load(self) -> None:
-        """Read the model's files and the lexicons. Raises ValueError, OSError."""
+        """Read the model's files, the lexicons and the words of dictionaries. Raises ValueError, OSError."""
         _model()
         lexicons()
+        load_words()
 
 
 class _Model(NamedTuple):

@@ -30,8 +30,8 @@ from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
 from cache.text.question_conflicts import DUTIES
 from cache.text.reading import FAINT, read
-from cache.text.typos import respelled
 from gateway.parts.encoders.sentences import LONG, differing_sentences
+from gateway.parts.encoders.typos import respelled
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder import TextPair, TextPairScorer

@@ -7,7 +7,8 @@ import json
 
 import pytest
 
-from cache.text.typos import SHEET, Level, respelled, word_table
+from gateway.parts.encoders.typos import SHEET, Level, respelled
+from tools.collect_words import word_table
 
 
 @pytest.mark.parametrize(

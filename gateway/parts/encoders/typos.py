@@ -10,7 +10,7 @@ first letter must be right, as `illegal` and `legal` differ in no more, and so m
 A text without any accent, beside one with some, is read with those of the other: `symptomes` as `symptômes`. Where all
 words without accents are words as well (`schon`, `schön`), it is left as it is.
 
-The artefact, in `cache/artefacts`:
+The artefact, in `artefacts`:
     spelling.json         the data sheet: where the words are from, `sha256`
     spelling.safetensors  for each language CRC-32 of its words, sorted, uint32; the last two bits say how common the
                           word is (`Level`)
@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
@@ -30,16 +31,13 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-import numpy as np
-from numpy.typing import NDArray
-
 from cache.text.languages import ENGLISH, language
-from cache.text.thesaurus import word_list, words_spelled_out
+from cache.text.thesaurus import words_spelled_out
 
-SHEET: Final = Path(__file__).parents[1] / "artefacts" / "spelling.json"
+SHEET: Final = Path(__file__).parent / "artefacts" / "spelling.json"
 _WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,32}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")
 """A word that is not quoted, shortened, or a part of a path, of code or of a compound; a longer one is no word."""
-_SLIPS: Final = word_list("spelling.toml")["slips"]
+_SLIPS: Final = tomllib.loads(Path(__file__).with_name("slips.toml").read_text("utf-8"))
 _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyz")
 _MOST_LETTERS: Final = 32
 _VOWELS: Final = frozenset("aeiouy")
@@ -105,7 +103,7 @@ _BITS: Final = 3
 
 def _level(word: str, codes: tuple[str, ...]) -> int:
     """Return the highest level that a word has in these languages."""
-    digest, highest = _digest(word), int(Level.UNKNOWN)
+    digest, highest = digest_of(word), int(Level.UNKNOWN)
     for code in codes:
         table = _words()[code]
         at = bisect_left(table, digest)
@@ -118,7 +116,8 @@ _remembered_level = lru_cache(maxsize=16_384)(_level)
 """A few thousand words make up most texts."""
 
 
-def _digest(word: str) -> int:
+def digest_of(word: str) -> int:
+    """Return what a table has of a word; its last two bits are 0."""
     return crc32(word.encode()) & ~_BITS
 
 
@@ -309,11 +308,3 @@ def _words() -> Mapping[str, memoryview]:
     if hashlib.sha256(data).hexdigest() != json.loads(SHEET.read_bytes())["sha256"]:
         raise ValueError(f"{SHEET}: its sha256 is not that of the table beside it; install both files again")
     return {code: table.data for code, table in load(data).items()}
-
-
-def word_table(levels: Mapping[str, Level]) -> NDArray[np.uint32]:
-    """Return the table of a language's words."""
-    digests: dict[int, int] = {}
-    for word, level in levels.items():
-        digests[_digest(word)] = max(level, digests.get(_digest(word), Level.SEEN))
-    return np.array(sorted(digest | level for digest, level in digests.items()), np.uint32)
