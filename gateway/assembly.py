@@ -14,12 +14,12 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from cache.response_cache import ResponseCache
+from cache.scopes.shelf import Caps
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets
 from gateway.caching.coalescer import Coalescer
 from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
-from gateway.caching.store_room import StoreRoom
 from gateway.caching.write_behind import WriteBehind
 from gateway.caller import LoopbackGuard
 from gateway.cascade.router import Classifiers, Router
@@ -28,6 +28,7 @@ from gateway.config.addresses import open_store
 from gateway.config.backends import BackendConfig
 from gateway.config.policy_reload import Policies, PolicyReloader
 from gateway.config.schema import Deployment
+from gateway.config.sections import asked_quotas
 from gateway.encoders import load_embedder
 from gateway.parts.standard import absent, variables_of_missing_parts
 from gateway.request.load_shedding import LoadShedder, room_for_bodies
@@ -47,6 +48,7 @@ from gateway.seams import (
     build_recorder,
     build_redactor,
     build_request_log,
+    build_store_room,
     build_successor,
     build_tasks,
     build_verifier,
@@ -90,8 +92,8 @@ def build(
     steps.kept_calls = build_call_memory(steps)
     steps.tiers = tiers = build_tiers(deployment, _log_refusal, steps.kept_calls)
     steps.endpoints = endpoints_of(tiers)
-    steps.room = StoreRoom(steps.store, deployment, lambda: steps.policies.current)
-    steps.quotas = steps.room.quotas
+    steps.quotas = {name: Caps(asked.entries, asked.bytes) for name, asked in asked_quotas(deployment).items()}
+    steps.room = build_store_room(steps)
     steps.cache = _cache(steps)
     steps.limits = build_limits(steps)
     steps.telemetry = _telemetry(steps)
@@ -254,7 +256,7 @@ def lifecycle(steps: Steps) -> list[Managed]:
         Managed("store", partial(_ping, steps.store), steps.store.aclose),
         _whole("policies", steps.policies),
         _whole("keys", steps.authenticator),
-        _whole("store room", steps.room),
+        *([] if steps.room is None else [_whole("store room", steps.room)]),
         *([] if steps.limits is None else [_whole("limits", steps.limits)]),
         _whole("changes of policies", _Watching(steps.policies)),
         _whole("cache", steps.cache),

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
     from gateway.request.context import CallerLimits
-    from gateway.steps import Admission, Authenticator, ClientApi, Core, Described, Steps, WorkerTask
+    from gateway.steps import Admission, Authenticator, ClientApi, Core, Described, Steps, StoreRoom, WorkerTask
     from gateway.telemetry.ledger import DecisionEncoder, Ledger
     from gateway.telemetry.metrics import Metrics
     from gateway.telemetry.sink import Exporter, Redactor
@@ -204,6 +204,17 @@ async def complain(store: Store, risk: PublishedBound, complaint: Complaint) -> 
 @one("hit_bound")
 async def withdraw(store: Store, risk: PublishedBound, complaint: Complaint) -> None:
     """Tell every worker that a complaint was about no wrong hit."""
+
+
+@one("cache_admin")
+def build_store_room(core: Core) -> StoreRoom | None:
+    """Return what fits `core.quotas` into the store's memory; without, they stay as the config has them."""
+
+
+@one("cache_admin")
+def cut_down_quotas(deployment: Deployment, policies: PolicySet) -> Iterable[tuple[str, str]]:
+    """Return the quotas of the config that the embedded store has no room for, with what is in force instead."""
+    return ()
 
 
 @one("cache_admin")

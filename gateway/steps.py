@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gateway.backends.server_forms import CallMemory
     from gateway.caching.coalescer import Coalescer
     from gateway.caching.lookups import ExactLookup, QuestionEmbedder, SemanticLookup
-    from gateway.caching.store_room import StoreRoom
     from gateway.caching.write_behind import Observer, WriteBehind
     from gateway.caller import Caller, LoopbackGuard
     from gateway.cascade.protocols import AnswerVerifier
@@ -94,7 +93,7 @@ class Steps(Core):
     """Unix seconds."""
     gate: LoadShedder
     guard: LoopbackGuard
-    room: StoreRoom
+    room: StoreRoom | None
     admissions: Sequence[Admission]
     """What else lets a chat in, in this order."""
     observers: Sequence[Observer]
@@ -229,6 +228,20 @@ class ClientApi(Protocol):
 
     async def aclose(self) -> None:
         """Close its connections and tasks."""
+
+
+class StoreRoom(Protocol):
+    """Fits `Core.quotas` into the store's memory, from its start to its close."""
+
+    async def start(self) -> None: ...
+
+    async def aclose(self) -> None: ...
+
+    def degraded(self) -> list[str]:
+        """Return what is wrong with the store's version and memory, for `/readyz`."""
+
+    def evicted(self) -> int:
+        """Return how many keys the store has evicted since it started; 0 where that is not known."""
 
 
 class WorkerTask(Protocol):

@@ -97,3 +97,9 @@ def deployment_model() -> type[Deployment]:
     bases = (*reversed(sections_of_parts()), _CheckedDeployment)  # pydantic takes the fields of the last base first
     whole = cast("tuple[type[Deployment], ...]", bases)
     return create_model("Deployment", __base__=whole, __doc__=Deployment.__doc__)
+
+
+def asked_quotas(deployment: Deployment) -> dict[str, StoreQuota]:
+    """Return the config's quotas by section: of a scope of the cache, and of what else each tenant has."""
+    of_parts = (sections.quotas(deployment) for sections in sections_of_parts())
+    return {"cache": deployment.cache, **{name: quota for quotas in of_parts for name, quota in quotas.items()}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from gateway.parts.cache_admin import store_room
 from gateway.parts.cache_admin.administration import Administration, Tidying
 
 if TYPE_CHECKING:
@@ -12,6 +13,13 @@ if TYPE_CHECKING:
 
     from cache.store.base import Store
     from gateway.steps import Core
+
+cut_down_quotas = store_room.cut_down_quotas
+
+
+def build_store_room(core: Core) -> store_room.DividedStore:
+    """Return what fits the quotas into the store's memory."""
+    return store_room.DividedStore(core.store, core.deployment, lambda: core.policies.current, core.quotas)
 
 
 async def remove_wrong(

@@ -300,7 +300,8 @@ class PrometheusMetrics(MetricSet, Metrics):
                     at = datetime(day.year, day.month, day.day, tzinfo=UTC)
                     self._child(self.retirement, (endpoint.config.name,)).set(at.timestamp())
         self.watch_store(steps.store.state)
-        self.watch_evictions(steps.room.evicted)
+        if steps.room is not None:
+            self.watch_evictions(steps.room.evicted)
         self.watch_policies(steps.policies)
         self.watch_backends(partial(_states, steps.tiers))
         self.watch_gate(steps.gate)

@@ -61,7 +61,7 @@ def readiness(steps: Steps) -> dict[str, Any]:
     degraded += [line for lines, _ in of_apis for line in lines]
     if store.status != "ok":
         degraded.append(f"store: {_STORE_REFUSALS.get(store.reason) or store.reason or store.status}")
-    degraded += steps.room.degraded()
+    degraded += [] if steps.room is None else steps.room.degraded()
     if steps.telemetry.failing and store.status != "unconfigured":
         degraded.append(f"traces: not recorded ({steps.telemetry.failing})")
     index = steps.cache.index.state()

@@ -86,7 +86,7 @@ class Embeddings:
         self.clients = clients
         self.encoder = encoder
         self.bodies = ChatBodies(steps.deployment.limits)
-        self.vectors = VectorCache(steps.store, steps.cache.scopes, steps.cache.secret, steps.room.quotas["cache"])
+        self.vectors = VectorCache(steps.store, steps.cache.scopes, steps.cache.secret, steps.quotas["cache"])
         self._writes: set[asyncio.Task[None]] = set()
 
     def __call__(self, scope: Any, receive: Any, send: Any) -> Coroutine[Any, Any, None]:

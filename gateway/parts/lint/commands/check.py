@@ -14,7 +14,6 @@ from typing import Any, Final
 from cache.semantic.cross_encoder import CrossEncoderError, MeasuredPairScorer
 from cache.store.base import StoreUnavailable
 from cache.text.languages import ENGLISH
-from gateway.caching.store_room import QUOTAS, asked_quotas, cut_down, fitted_quotas
 from gateway.cli.flags import Subparsers, add_command, add_config_flags, launch_of
 from gateway.config.addresses import open_store
 from gateway.config.backends import Auth
@@ -28,7 +27,7 @@ from gateway.parts.lint.warnings import findings_in
 from gateway.parts.lint.written import written
 from gateway.parts.standard import is_provided
 from gateway.report import print_json
-from gateway.seams import drift, load_pair_scorer
+from gateway.seams import cut_down_quotas, drift, load_pair_scorer
 from gateway.server.descriptors import why_too_few
 from policies.errors import ConfigError, KeyPath, Problem, UnreadableFile
 from policies.fields import SetFields
@@ -107,7 +106,7 @@ def findings_of(args: argparse.Namespace) -> Findings:
         warnings += [written.problem(("policies", "source"), finding) for finding in drift]
     if deployment is not None and policies is not None:
         written = read_yaml(args.config or default_config())
-        warnings += [written.problem((name,), doubt) for name, doubt in _cut_down(deployment, policies)]
+        warnings += [written.problem((name,), doubt) for name, doubt in cut_down_quotas(deployment, policies)]
     cross_encoder: MeasuredPairScorer | None = None
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
@@ -116,21 +115,6 @@ def findings_of(args: argparse.Namespace) -> Findings:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
     return Findings(tuple(problems), tuple(warnings), deployment, policies, cross_encoder, unreadable)
-
-
-def _cut_down(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str, str]]:
-    """Yield the quotas of the config that the embedded store has no room for, with what is in force instead.
-
-    Another store says how much memory it has when the gateway starts, which logs the same. The defaults are not told.
-    """
-    if deployment.store.url is not None:
-        return
-    limit = deployment.store.memory
-    fitted, quotas = fitted_quotas(deployment, policies, limit), asked_quotas(deployment)
-    for name, asked in quotas.items():
-        caps = fitted[name]
-        if asked.model_fields_set & QUOTAS and (doubt := cut_down(asked, caps, limit)):
-            yield name, doubt
 
 
 def _without_credentials(deployment: Deployment) -> Iterator[tuple[KeyPath, str]]:

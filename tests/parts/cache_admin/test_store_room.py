@@ -14,16 +14,18 @@ import redis
 
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
+from cache.scopes.shelf import Caps
+from cache.store.base import Store
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
-from gateway.caching import store_room
-from gateway.caching.store_room import StoreRoom, fitted_quotas
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.schema import CacheConfig, Deployment
-from gateway.config.sections import deployment_model
+from gateway.config.sections import asked_quotas, deployment_model
 from gateway.parts.access.config import TenantConfig
 from gateway.parts.apis.config import ResponsesConfig
 from gateway.parts.apis.stores.kept_responses import KeptResponses
+from gateway.parts.cache_admin import store_room
+from gateway.parts.cache_admin.store_room import DividedStore, fitted_quotas
 from policies.loader import PolicySet
 from policies.model import Policy
 from policies.sections import policy_model
@@ -48,6 +50,12 @@ def deployed(tenants: int = 2, **sections: Any) -> Deployment:
     names = ["loud", "quiet", *map(str, range(2, tenants))][:tenants]
     keys = {name: TenantConfig(key_env=(f"KEY_{name}",)) for name in names}
     return deployment_model()(tiers=(TierConfig(name="local", backends=(backend,)),), tenants=keys, **sections)
+
+
+def room_in(store: Store, deployment: Deployment) -> DividedStore:
+    """What divides a store's memory, of the quotas that the config asks for."""
+    quotas = {name: Caps(asked.entries, asked.bytes) for name, asked in asked_quotas(deployment).items()}
+    return DividedStore(store, deployment, lambda: _SET, quotas)
 
 
 def noise(number: int, size: int) -> str:
@@ -88,7 +96,7 @@ async def test_a_tenant_that_floods_takes_nothing_from_another(count: int, size:
     """It fills its quotas on every surface, with large values or small ones, and the store has evicted nothing."""
     with local_store(_SMALL) as server:
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
-        room = StoreRoom(store, deployed(), lambda: _SET)
+        room = room_in(store, deployed())
         cache = ResponseCache(store, embedder_name="e", dimension=4, caps=room.quotas["cache"])
         kept = KeptResponses(store, b"secret", room.quotas["responses"])
         await room.start()
@@ -134,7 +142,7 @@ async def test_what_is_cut_down_is_logged_once(caplog: pytest.LogCaptureFixture)
     with local_store(_SMALL) as server, caplog.at_level(logging.INFO, "tierline.store"):
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
         asked = deployed(responses=ResponsesConfig(bytes="256MiB"))
-        room = StoreRoom(store, asked, lambda: _SET)
+        room = room_in(store, asked)
         await room.refresh()
         await room.refresh()
         cut = [record.getMessage() for record in caplog.records]
@@ -158,13 +166,15 @@ async def test_evictions_are_told(tmp_path: Path, local_upstream: Upstream, monk
     now = [1000.0]
     with local_store("--maxmemory 6mb --maxmemory-policy volatile-lfu") as server:
         async with in_process(tmp_path, local_upstream.url, store_url=server.url) as app:
-            app.steps.room._clock = lambda: now[0]
+            room = app.steps.room
+            assert isinstance(room, DividedStore)
+            room._clock = lambda: now[0]
             assert not [line for line in (await app.get("/readyz")).json()["degraded"] if "store" in line]
             with redis.Redis(port=server.port) as other:
                 for _ in range(3):
                     await asyncio.to_thread(flood, other)
                     seen = other.info("stats")["evicted_keys"]
-                    await eventually(lambda seen=seen: app.steps.room.evicted() >= seen)
+                    await eventually(lambda seen=seen: room.evicted() >= seen)
             report = (await app.get("/readyz")).json()
             assert report["status"] == "degraded"
             (told,) = [line for line in report["degraded"] if line.startswith("store: evicts")]
@@ -180,7 +190,7 @@ async def test_a_store_that_may_evict_anything_is_told() -> None:
     """Policies and records have no expiry, and such a store takes them too."""
     with local_store("--maxmemory 6mb --maxmemory-policy allkeys-lru") as server:
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
-        room = StoreRoom(store, deployed(), lambda: _SET)
+        room = room_in(store, deployed())
         await room.refresh()
         assert "may evict anything when it is full (allkeys-lru)" in "".join(room.degraded())
         await store.aclose()
@@ -192,7 +202,7 @@ async def test_a_store_that_does_not_say_leaves_the_quotas_alone() -> None:
         with redis.Redis(port=server.port) as administrator:
             administrator.acl_setuser("default", commands=["-info"])
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
-        room = StoreRoom(store, deployed(), lambda: _SET)
+        room = room_in(store, deployed())
         await room.start()
         assert (room.memory, room.degraded(), room.quotas["responses"].bytes) == (None, [], 256 * _MIB)
         await room.aclose()
@@ -204,7 +214,7 @@ async def test_a_server_that_is_too_old_is_told(flags: str, told: bool, caplog: 
     """From the start, in `/readyz` and once in the log: what lacks a command of Redis 6.2 fails where it is needed."""
     with local_store(flags) as server:
         store = RedisStore.from_url(server.url, slack=UNHURRIED)
-        room = StoreRoom(store, deployed(), lambda: _SET)
+        room = room_in(store, deployed())
         with caplog.at_level(logging.WARNING, "tierline.store"):
             await room.start()
             await room.refresh()

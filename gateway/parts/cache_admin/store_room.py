@@ -14,12 +14,12 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from cache.scopes.shelf import Caps
 from cache.store.base import NoStore, Store, StoreMemory, StoreUnavailable
-from gateway.config.sections import sections_of_parts
+from gateway.config.sections import asked_quotas
 from policies.quantities import byte_size
 from policies.sections import all_added
 
@@ -44,7 +44,7 @@ _VALUES: Final = 5 / 8
 """Share of a quota that values may take; the allocator rounds each up by as much as a quarter."""
 
 
-class StoreRoom:
+class DividedStore:
     """The quotas in force, and the store's evictions. Start and close it on the worker's event loop."""
 
     def __init__(
@@ -52,16 +52,19 @@ class StoreRoom:
         store: Store,
         deployment: Deployment,
         policies: Callable[[], PolicySet],
+        quotas: Mapping[str, Caps],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Take what divides the memory: the deployment's tenants and the surfaces of the `policies` in force."""
+        """Take what divides the memory: the deployment's tenants and the surfaces of the `policies` in force.
+
+        `quotas` by section of the config are changed: `cache`, of each scope of stored answers and of vectors, and of
+        what else is kept for each tenant.
+        """
         self._store = store
         self._deployment = deployment
         self._policies = policies
         self._clock = clock
-        self.quotas = {name: Caps(asked.entries, asked.bytes) for name, asked in asked_quotas(deployment).items()}
-        """Quotas by section of the config: `cache`, of each scope of stored answers and of vectors, and of what else is
-        kept for each tenant. They change with the store's memory."""
+        self.quotas = quotas
         self.memory: StoreMemory | None = None
         """What the store said last; None where that is not known."""
         self._too_old: bool | None = None
@@ -152,12 +155,6 @@ class StoreRoom:
         return self.memory.evicted if self.memory is not None else 0
 
 
-def asked_quotas(deployment: Deployment) -> dict[str, StoreQuota]:
-    """Return the config's quotas by section: of a scope of the cache, and of what else each tenant has."""
-    of_parts = (sections.quotas(deployment) for sections in sections_of_parts())
-    return {"cache": deployment.cache, **{name: quota for quotas in of_parts for name, quota in quotas.items()}}
-
-
 def fitted_quotas(deployment: Deployment, policies: PolicySet, limit: int) -> dict[str, Caps]:
     """Return these quotas in a store of `limit` bytes, of which a quarter is for what else each tenant has.
 
@@ -188,3 +185,18 @@ def cut_down(asked: StoreQuota, caps: Caps, limit: int) -> str:
         f"{asked.entries} entries and {byte_size(asked.bytes)} are cut down to {caps.entries} and "
         f"{byte_size(caps.bytes)}, a tenant's part of the store's {byte_size(limit)}"
     )
+
+
+def cut_down_quotas(deployment: Deployment, policies: PolicySet) -> Iterator[tuple[str, str]]:
+    """Yield the quotas of the config that the embedded store has no room for, with what is in force instead.
+
+    Another store says how much memory it has when the gateway starts, which logs the same. The defaults are not told.
+    """
+    if deployment.store.url is not None:
+        return
+    limit = deployment.store.memory
+    fitted, quotas = fitted_quotas(deployment, policies, limit), asked_quotas(deployment)
+    for name, asked in quotas.items():
+        caps = fitted[name]
+        if asked.model_fields_set & QUOTAS and (doubt := cut_down(asked, caps, limit)):
+            yield name, doubt
