@@ -272,6 +272,11 @@ async def feedback_lines(store: Store) -> Mapping[tuple[str, str], str]:
     return {}
 
 
+@one("routes")
+def cold_routes(steps: Steps) -> Any:
+    """Return the ASGI application of what is not hot on the public port, when it is first asked."""
+
+
 @every("public_routers")
 def public_routers() -> Sequence[APIRouter]:
     """Return cold routes of the public port; `app.state.steps` are the worker's."""

@@ -95,6 +95,7 @@ PARTS: Final = (
         sections=("tenants", "teams", "keys", "alerts", "identity", "roles", "admin"),
         policy_sections=("spending",),
         provides=("authenticator", "limits", "admin_port", "audit", "pages"),
+        requires=("routes",),
     ),
     StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",), provides=("price",)),
     StandardPart(
@@ -152,7 +153,7 @@ PARTS: Final = (
         provides=("client_api", "client_errors"),
         kinds=("responses", "anthropic", "decisions"),
         sections=("responses",),
-        requires=("servers",),
+        requires=("routes", "servers"),
         paths=("completions", "conversations", "messages", "responses"),
     ),
     StandardPart(
@@ -208,8 +209,14 @@ PARTS: Final = (
     StandardPart(
         "measures", "figures of quality", (), provides=("public_routers", "feedback", "figures"), paths=("feedback",)
     ),
+    StandardPart("routes", "models and cold routes", (), provides=("routes",), paths=("models", "feedback")),
     StandardPart(
-        "openapi", "documents of the API", (), provides=("openapi",), paths=("/openapi.json", "/docs", "/docs.css")
+        "openapi",
+        "documents of the API",
+        (),
+        provides=("openapi",),
+        paths=("/openapi.json", "/docs", "/docs.css"),
+        requires=("routes",),
     ),
     StandardPart(
         "answer_schemas",

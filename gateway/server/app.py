@@ -19,16 +19,16 @@ from gateway.http import health
 from gateway.http.error_replies import ErrorReplies, body_of, method_not_allowed, no_upgrade
 from gateway.http.exchange import CHAT, ChatCompletions
 from gateway.http.messages import RequestIdMiddleware, send_json
-from gateway.parts.standard import PARTS
+from gateway.parts.standard import PARTS, is_provided
 from gateway.request.context import REPLY_HEADERS
 from gateway.request.options import known_headers
-from gateway.seams import build_admin_port, note_config
+from gateway.seams import build_admin_port, cold_routes, note_config
 from gateway.server.connection_limits import ConnectionLimits
 
 if TYPE_CHECKING:
     from gateway.steps import Steps
 
-_ROOTS: Final = frozenset({"chat", "models"}.union(*(part.paths for part in PARTS)))
+_ROOTS: Final = frozenset({"chat"}.union(*(part.paths for part in PARTS)))
 """First segments of the paths under `/v1`."""
 
 
@@ -52,7 +52,7 @@ class App:
         self._socket_protocol = next(iter(protocols), None)
         self._sockets = {path: endpoint for paths in served for path, endpoint in paths.sockets.items()}
         self._probes = health.probes()
-        self._rest = _watched(steps, self._probes, LazyApp(lambda: _built(steps)))
+        self._rest = _watched(steps, self._probes)
         self._others = RequestIdMiddleware(self._cold)
         pages = steps.deployment.access.cors_pattern
         self._cors = None if pages is None else _for_pages(self._route, pages)
@@ -150,22 +150,19 @@ def _for_pages(app: Any, pages: re.Pattern[str]) -> CORSMiddleware:
     )
 
 
-def _watched(steps: Steps, probes: Sequence[Route], cold: LazyApp) -> Starlette:
-    """Return the application that answers who watches the gateway, and gives all other requests to `cold`."""
-    served = [(method, route.path) for route in probes for method in sorted(route.methods or ())]
+def _watched(steps: Steps, probes: Sequence[Route]) -> Starlette:
+    """Return the application that answers who watches the gateway, and gives all other requests to the cold routes."""
+    served = [
+        *(("POST", path) for path in CHAT),
+        *((method, route.path) for route in probes for method in sorted(route.methods or ())),
+    ]
     replies = ErrorReplies(served).reply
     api = Starlette(routes=probes, exception_handlers=dict.fromkeys((ApiError, HTTPException, Exception), replies))
     api.router.redirect_slashes = False
-    api.router.default = cold
+    if is_provided("routes"):
+        api.router.default = LazyApp(lambda: cold_routes(steps))
     api.state.steps = steps
     return api
-
-
-def _built(steps: Steps) -> Any:
-    """Return the application of the cold routes. Imports FastAPI."""
-    from gateway.http import api
-
-    return api.public_api(steps)
 
 
 class LazyApp:

@@ -212,13 +212,18 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
             asyncio.run(record_at(store.url, hit_id))
             rating = {"request_id": hit_id, "correct": False}
             rated = httpx2.post(f"{gateway.url}/feedback", json=rating, timeout=20)
-            if "measures" in names:
-                assert "/v1/feedback needs the part measures, which is not installed" in rated.text
+            if lacking := [name for name in ("measures", "routes") if name in names]:
+                assert f"/v1/feedback needs the part {lacking[0]}, which is not installed" in rated.text
             else:
                 assert len(rated.json().get("cache_entry_removed", "")) == (0 if "cache_admin" in names else 12)
             page = httpx2.get(f"{gateway.origin}/docs", timeout=20)
-            assert ("/docs needs the part openapi, which is not installed" in page.text) == ("openapi" in names)
+            lacking_docs = "routes" if "routes" in names else "openapi"
+            lacks_it = f"/docs needs the part {lacking_docs}, which is not installed"
+            assert (lacks_it in page.text) == ("openapi" in names)
             assert page.status_code == (404 if "openapi" in names else 200)
+            models = httpx2.get(f"{gateway.url}/models", timeout=20)
+            lacks_it = "/v1/models needs the part routes, which is not installed: pip install tierline."
+            assert (lacks_it in models.text, models.status_code) == ((True, 404) if "routes" in names else (False, 200))
             readiness = httpx2.get(f"{gateway.origin}/readyz", timeout=20).json()
             if "readiness" in names:
                 assert readiness == {"status": "ready"}

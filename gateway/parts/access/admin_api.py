@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from gateway.caller import bearer_key
 from gateway.errors import Unauthorized
-from gateway.http.api import cold_api
 from gateway.parts.access.authenticator import KeyAuthenticator
 from gateway.parts.access.callers import is_key
 from gateway.parts.access.config import AccessSections
@@ -20,6 +19,7 @@ from gateway.parts.access.key_tries import KeyTries
 from gateway.parts.access.keys.roles import ADMIN, Person
 from gateway.parts.access.keys.tokens import is_token
 from gateway.parts.access.routes import audit, budgets, keys
+from gateway.parts.routes.part import cold_api
 from gateway.request.options import known_headers
 from gateway.seams import admin_routers
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gateway.http import api, exchange
+from gateway.http import exchange
+from gateway.parts.routes import part
 from tests.support.app import in_process
 from tests.support.upstream import Reply, Upstream
 
@@ -41,7 +42,7 @@ async def test_a_bug_elsewhere_is_the_same_500(
     upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So does the client of every other route."""
-    monkeypatch.setattr(api, "_model", _breaks)
+    monkeypatch.setattr(part, "_model", _breaks)
     async with in_process(tmp_path, upstream.url) as app:
         failed = await app.get("/v1/models", {"x-request-id": "bug-2"})
     assert failed.status_code == 500

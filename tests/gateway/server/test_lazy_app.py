@@ -15,7 +15,7 @@ SERVES = """
 import sys
 import gateway.server.server
 assert "fastapi" not in sys.modules
-from gateway.http import api
+from gateway.parts.routes import part
 assert "fastapi" in sys.modules
 """
 

@@ -10,11 +10,11 @@ import pytest
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, key_digest
-from gateway.http.api import public_api
 from gateway.parts.access.callers import Callers
 from gateway.parts.access.config import TenantConfig
 from gateway.parts.measures import feedback
 from gateway.parts.metrics.metrics import PrometheusMetrics
+from gateway.parts.routes.part import cold_routes
 from gateway.request.load_shedding import LoadShedder
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.requests_made import escalated
@@ -59,7 +59,7 @@ def _client(store: Any, *, prompts: bool = False) -> httpx2.AsyncClient:
         client_apis=(),
         telemetry=Telemetry(store, keep=0, exporter=None, metrics=PrometheusMetrics()),
     )
-    api = public_api(cast("Any", steps))
+    api = cold_routes(cast("Any", steps))
     return httpx2.AsyncClient(transport=httpx2.ASGITransport(app=api), base_url="http://test")
 
 

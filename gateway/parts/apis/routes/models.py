@@ -10,10 +10,10 @@ from fastapi import APIRouter
 from starlette.routing import Match
 from starlette.types import Scope
 
-from gateway.http.api import check_open, open_surfaces
 from gateway.http.api_route import BodyRoute, CallerOf, Served
 from gateway.parts.apis.dialects.messages.client import names_version
 from gateway.parts.apis.dialects.responses.reading import unsupported
+from gateway.parts.routes.part import check_open, open_surfaces
 from policies.loader import CLAUDE
 
 

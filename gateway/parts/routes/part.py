@@ -1,4 +1,4 @@
-"""Build the applications of what is not hot with FastAPI: the rest of the public port, and the admin port.
+"""Provide the seam `routes`, and build with FastAPI what is not hot: the rest of the public port, the admin port.
 
 They are imported and built on the first request for one of their paths (see `LazyApp`): FastAPI takes 0.13 s to import
 and 5 MB, and many gateways answer nothing but chats and probes. The routes of `/v1/models` are here too: the surfaces,
@@ -38,7 +38,7 @@ from policies.model import Policy
 _FAILURES: Final = (ApiError, ClientGone, HTTPException, StoreUnavailable, Exception)
 
 
-def public_api(steps: Steps) -> FastAPI:
+def cold_routes(steps: Steps) -> FastAPI:
     """Return the application of the public port's cold routes; its replies to other paths name the hot ones, too."""
     of_apis = [api.routes() for api in steps.client_apis]
     of_parts = chain.from_iterable(public_routers())

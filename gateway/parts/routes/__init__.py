@@ -1,0 +1,1 @@
+"""Serve what is not hot with FastAPI: the models, and routes of other parts."""
