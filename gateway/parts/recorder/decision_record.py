@@ -79,6 +79,7 @@ _WITHOUT_MORE: Final = 10
 _NO_COST: Final = [None, None, None]
 _JUDGED: Final = ("kind", "p_kind", "quantile")
 _FORECAST: Final = ("ttft_s", "ttft_p95_s", "whole_s", "queue_s", "least_s")
+_MARKS: Final = {"cold": 1, "prior_ttft": 2, "prior_whole": 4}
 _SPENT: Final = ("budget_share", "budget_cap")
 _NOT_SPENT: Final = (None, None)
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
@@ -258,7 +259,11 @@ def _named_health(record: Record | int) -> dict[str, Any]:
     if isinstance(record[0], str):
         return {"unavailable": record[0], "failing": bool(record[1])}
     *forecast, marks = record
-    return {"unavailable": "", **dict(zip(_FORECAST, forecast, strict=True)), "cold": bool(marks & 1)}
+    return {
+        "unavailable": "",
+        **dict(zip(_FORECAST, forecast, strict=True)),
+        **{name: bool(marks & bit) for name, bit in _MARKS.items()},
+    }
 
 
 def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
@@ -266,7 +271,7 @@ def _unnamed_health(health: Mapping[str, Any]) -> Record | int:
         return [health["unavailable"], int(health["failing"])]
     if health.get("ttft_s") is None:
         return 0
-    return [*(health[name] for name in _FORECAST), int(health["cold"])]
+    return [*(health[name] for name in _FORECAST), sum(bit for name, bit in _MARKS.items() if health.get(name))]
 
 
 def _costs(tiers: Sequence[TierFacts], record: Sequence[Record | int]) -> dict[str, TierCost]:

@@ -100,32 +100,33 @@ def answered_by(reply: httpx2.Response) -> tuple[int, str | None, str | None]:
     return reply.status_code, reply.headers.get("x-tierline-tier"), reply.headers.get("x-tierline-budget")
 
 
-def spent(store: LocalStore, team: str) -> int:
-    """Return the nanodollars that the store says a team has spent today."""
+def spent(store: LocalStore, owner: str) -> int:
+    """Return the nanodollars that the store says an owner, as `team:web` or a pattern, has spent today."""
     with redis.Redis.from_url(store.url, decode_responses=True) as client:
-        accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}team:{team}/usd/????-??-??@UTC")]
+        accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}{owner}/usd/????-??-??@UTC")]
         return sum(int(client.hget(account, "spent") or 0) for account in accounts)
 
 
-def reserved(store: LocalStore, team: str) -> int:
-    """Return the nanodollars that requests under way will probably cost a team, as the store has it."""
+def reserved(store: LocalStore, owner: str) -> int:
+    """Return the nanodollars that requests under way will probably cost an owner, as the store has it."""
     with redis.Redis.from_url(store.url, decode_responses=True) as client:
-        accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}team:{team}/usd/????-??-??@UTC")]
+        accounts = [*client.scan_iter(f"{ACCOUNT_PREFIX}{owner}/usd/????-??-??@UTC")]
         leases = [fields for one in accounts for name, fields in client.hgetall(one).items() if name.startswith("w:")]
         return sum(int(lease.split()[2]) for lease in leases)
 
 
-def spend(gateway: Gateway, store: LocalStore, team: str, cents: int = 90) -> None:
-    """Spend so much, and wait until each call is written: a client may have its answer before it is charged."""
-    for so_far in range(spent(store, team) // 10_000_000, cents, 10):
-        until(lambda known=so_far: is_known(store, team, known))
-        assert answered_by(sent(gateway, team)) == (200, "hosted", None)
-    until(lambda: is_known(store, team, cents))
+def spend(gateway: Gateway, store: LocalStore, team: str, owner: str = "", **more: Any) -> None:
+    """Spend 90 cents, and wait until each call is written: a client may have its answer before it is charged."""
+    owner = owner or f"team:{team}"
+    for so_far in range(spent(store, owner) // 10_000_000, 90, 10):
+        until(lambda known=so_far: is_known(store, owner, known))
+        assert answered_by(sent(gateway, team, **more)) == (200, "hosted", None)
+    until(lambda: is_known(store, owner, 90))
 
 
-def is_known(store: LocalStore, team: str, cents: int) -> bool:
+def is_known(store: LocalStore, owner: str, cents: int) -> bool:
     """Return whether so much is spent and counts as spent alone: for a moment a worker counts it as leased, too."""
-    return spent(store, team) == cents * 10_000_000 and not reserved(store, team)
+    return spent(store, owner) == cents * 10_000_000 and not reserved(store, owner)
 
 
 def test_a_budget_steers_at_90_percent_and_stops_at_100(two: tuple[Gateway, Gateway], own_store: LocalStore) -> None:
@@ -133,10 +134,10 @@ def test_a_budget_steers_at_90_percent_and_stops_at_100(two: tuple[Gateway, Gate
     gateway, _ = two
     spend(gateway, own_store, "web")
     for percent in range(90, 100):
-        until(lambda cents=percent: is_known(own_store, "web", cents))
+        until(lambda cents=percent: is_known(own_store, "team:web", cents))
         reply = sent(gateway, "web")
         assert answered_by(reply) == (200, "local", f"{percent}% of team web, capped at local")
-    until(lambda: spent(own_store, "web") == 1_000_000_000)
+    until(lambda: spent(own_store, "team:web") == 1_000_000_000)
     refused = sent(gateway, "web")
     assert refused.status_code == 429
     assert refused.json()["error"]["type"] == "insufficient_quota"
@@ -173,7 +174,7 @@ def test_what_is_pinned_is_reserved_and_no_cap_is_claimed(two: tuple[Gateway, Ga
     spend(gateway, own_store, "pins")
     with ThreadPoolExecutor() as pool:
         slow = pool.submit(sent, gateway, "pins", model="tier:hosted", messages=[{"role": "user", "content": "pinned"}])
-        assert until(lambda: reserved(own_store, "pins")) >= 80_000_000
+        assert until(lambda: reserved(own_store, "team:pins")) >= 80_000_000
     assert answered_by(slow.result()) == (200, "hosted", "90% of team pins")
 
 
@@ -183,12 +184,12 @@ def test_batch_waits_while_others_go_first(two: tuple[Gateway, Gateway], own_sto
     began = time.monotonic()
     assert sent(gateway, "jobs", model="jobs").status_code == 200
     assert time.monotonic() - began < 1.0
-    until(lambda: spent(own_store, "jobs") == 100_000_000)
+    until(lambda: spent(own_store, "team:jobs") == 100_000_000)
     spend(gateway, own_store, "jobs")
     began = time.monotonic()
     assert answered_by(sent(gateway, "jobs"))[1] == "local"
     assert time.monotonic() - began < 1.0
-    until(lambda: spent(own_store, "jobs") == 910_000_000)
+    until(lambda: spent(own_store, "team:jobs") == 910_000_000)
     began = time.monotonic()
     reply = sent(gateway, "jobs", model="jobs")
     assert answered_by(reply) == (200, "local", "91% of team jobs, capped at local")
@@ -199,13 +200,14 @@ def test_batch_waits_while_others_go_first(two: tuple[Gateway, Gateway], own_sto
     )
 
 
-def test_nobody_else_gets_the_answer_of_a_steered_request(two: tuple[Gateway, Gateway]) -> None:
+def test_nobody_else_gets_the_answer_of_a_steered_request(two: tuple[Gateway, Gateway], own_store: LocalStore) -> None:
     """An equal request of another session, whose budget is whole, does not share the answer under way."""
     gateway, _ = two
     cached = {"x-tierline-cache": "max-age=60"}
     slow = {"messages": [{"role": "user", "content": "slowly"}]}
     spender, other = ({"x-tierline-session": name} for name in ("spender", "other"))
-    until(lambda: answered_by(sent(gateway, "agents", headers=spender))[1] == "local")
+    spend(gateway, own_store, "agents", "session:*", headers=spender)
+    until(lambda: answered_by(sent(gateway, "agents", headers=spender))[1] == "local")  # this worker knows it, too
     with ThreadPoolExecutor(1) as beside:
         first = beside.submit(sent, gateway, "agents", headers={**spender, **cached}, **slow)
         time.sleep(0.3)

@@ -189,6 +189,17 @@ def test_nothing_that_decides_is_left_out() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("marks", range(8))
+def test_every_mark_of_a_forecast_has_a_name(marks: int) -> None:
+    """A table's row says of the times whether they are a prior's; one of an older table says neither, and nothing."""
+    record = [10, 1, 0, 20.0, None, 0, 0, 0, 0, [[0.1, 0.3, 1.0, 0.0, 0.1, marks]]]
+    given_, _ = named(record, None)
+    assert given_ is not None and unnamed(given_) == record
+    for name in ("prior_ttft", "prior_whole"):
+        given_["health"][0][name] = None
+    assert unnamed(given_)[9][0][5] == marks & 1
+
+
 def test_flags_keep_their_bits() -> None:
     """A record that was written before a capability was known still means the same."""
     older = ["has_tools", "wants_json", "has_images", "stream", "needs_audio", "needs_files", "needs_web_search"]

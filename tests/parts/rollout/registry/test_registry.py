@@ -216,7 +216,7 @@ async def test_a_cluster_keeps_the_registry_on_one_node(source: PolicySource, tm
             await registry.publish(Replica(url, 1, {"chat": after.live}))
             assert (await registry.version("chat", after.live)).text == new.text
             await store.aclose()
-        store = RedisStore.from_url(cluster.urls[0], slack=UNHURRIED)
+        store = open_store(cluster.urls[0], slack=UNHURRIED)
         await store.ping()
         assert len(await PolicyRegistry(store).replicas()) == len(cluster.urls)
         assert len(await PolicyRegistry(store).history("chat")) == 1 + len(cluster.urls)
