@@ -7,14 +7,16 @@ into chat completions and their chunks.
 from __future__ import annotations
 
 import logging
+import math
 import re
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any, Protocol, Required, TypedDict
 
 import orjson
@@ -39,8 +41,7 @@ from gateway.backends.base import (
     error_start,
 )
 from gateway.backends.blame import BYTE_ORDER_MARK, says_most_output, says_too_long, status_in
-from gateway.backends.quota import Quota, retry_after_s
-from gateway.backends.server_forms import FieldMemory
+from gateway.backends.server_forms import FieldMemory, Header, Quota
 from gateway.backends.sse import DONE, EventParser
 from gateway.chat.completions import chunks_of, fill_in
 from gateway.chat.stream_state import StreamState
@@ -474,3 +475,27 @@ def error_in_200(error: object, raw: bytes) -> BackendError:
 def media_type_of(response: Response) -> str:
     """Return a reply's media type in lower case, without parameters; '' if it states none."""
     return (response.header("Content-Type") or "").partition(";")[0].strip().lower()
+
+
+def retry_after_s(header: Header) -> float | None:
+    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
+    milliseconds = number_in(header("retry-after-ms"))
+    if milliseconds is not None:
+        return milliseconds / 1000
+    value = header("Retry-After")
+    seconds = number_in(value)
+    if value is None or seconds is not None:
+        return seconds
+    try:
+        return max(0.0, parsedate_to_datetime(value).timestamp() - time())
+    except (TypeError, ValueError):
+        return None
+
+
+def number_in(text: str | None) -> float | None:
+    """Return the number in a header; None if it is missing, not a number or negative."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) and number >= 0 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gateway.parts.standard import one
 
@@ -36,6 +36,43 @@ class FieldMemory(Protocol):
 
 Refused = tuple[Sequence[Any], bool]
 """Fields that can be left out of another try, and whether another model may take what this one refuses."""
+
+
+Header = Callable[[str], str | None]
+"""Returns a header of a reply by its name."""
+Unit = Literal["requests", "tokens_in", "tokens_out"]
+
+
+class Quota:
+    """Track what is left of an endpoint's rate limits, from the headers of its replies; here nothing is known of it."""
+
+    __slots__ = ()
+    tight: bool = False
+    """Whether so little is left that `wait_s` must be checked before a call."""
+
+    def heard(self, header: Header, now: float) -> None:
+        """Record the limits in a reply's headers."""
+
+    def refused(self, header: Header, now: float) -> None:
+        """Record the limits in an error reply."""
+
+    def spent(self, tokens_in: int) -> None:
+        """Subtract a call being made, until a reply reports the new remainder."""
+
+    def pause(self, seconds: float, now: float) -> None:
+        """Record that nothing is left for this many seconds, as a sibling worker reports."""
+
+    def wait_s(self, now: float, tokens_in: int = 0) -> float:
+        """Return the seconds until a call with a prompt of this many tokens may be made: 0 if now, at most 60."""
+        return 0.0
+
+    def own_wait_s(self, now: float, tokens_in: int = 0) -> float:
+        """Return the same wait from this worker's own replies alone, to report to sibling workers."""
+        return 0.0
+
+    def headroom(self, now: float) -> dict[Unit, tuple[float, float | None]]:
+        """Return what is left of each rate limit, and of how much if that is known; empty where it says none."""
+        return {}
 
 
 class ChatForms(Protocol):
@@ -172,6 +209,12 @@ def always_thinks(model: str) -> bool:
 @one("servers")
 def new_field_memory(backend: str) -> FieldMemory | None:
     """Return what remembers the fields that the backend of this name refuses."""
+
+
+@one("servers")
+def new_quota() -> Quota:
+    """Return what reads a backend's rate limits from its replies."""
+    return Quota()
 
 
 @one("servers")

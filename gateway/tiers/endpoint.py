@@ -17,9 +17,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
-from gateway.backends.quota import Quota
 from gateway.backends.refusals import Refusals
-from gateway.backends.server_forms import FieldMemory
+from gateway.backends.server_forms import FieldMemory, Quota, new_quota
 from gateway.dialects.told_lengths import ModelLengths
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
@@ -106,7 +105,7 @@ class Endpoint:
         """What it refused in words that no rule knows."""
         self.lengths = ModelLengths(config.context, config.max_output, clock)
         """How many tokens its model takes."""
-        self.quota = quota or Quota()
+        self.quota = quota or new_quota()
         """Remaining rate limits of the backend, updated with every reply."""
         self.now = clock
         self.in_flight = 0

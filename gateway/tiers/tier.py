@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 
 from gateway.backends.base import Backend, Saturated, Transport
 from gateway.backends.http_backend import Common
-from gateway.backends.quota import Quota
 from gateway.backends.refusals import RefusedKinds
-from gateway.backends.server_forms import FieldMemory, adapted, new_field_memory
+from gateway.backends.server_forms import FieldMemory, Quota, adapted, new_field_memory, new_quota
 from gateway.config.backends import USAGE_OPTION, BackendConfig, TierConfig
 from gateway.config.schema import Deployment
 from gateway.tiers.endpoint import Endpoint, OnRefusal
@@ -298,7 +297,7 @@ def _tier(config: TierConfig, make: Callable[[BackendConfig], Endpoint]) -> Tier
 def _endpoint(
     config: BackendConfig, *, waiting: Counter[str], identity_of: IdentityOf, calls: CallMemory | None
 ) -> Endpoint:
-    quota, refused = Quota(), new_field_memory(config.name)
+    quota, refused = new_quota(), new_field_memory(config.name)
     identity = identity_of(config.auth) if config.auth is not None and config.configured else None
     backend = _backend(config, quota, refused, identity, calls)
     return Endpoint(config, backend, waiting=waiting, quota=quota, refused_fields=refused, identity=identity)

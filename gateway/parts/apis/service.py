@@ -19,7 +19,7 @@ from gateway.backends.base import (
     whole_body,
 )
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.quota import retry_after_s
+from gateway.backends.http_backend import retry_after_s
 from gateway.parts.servers.refused_fields import RefusedFields
 from gateway.tiers.endpoint import KeyRenewal
 

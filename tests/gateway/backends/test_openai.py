@@ -15,7 +15,7 @@ import pytest
 from gateway.backends.base import ALIVE, BackendRequest, BadStatus, Completion, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
-from gateway.backends.quota import Quota
+from gateway.parts.servers.quota import HeaderQuota
 from tests.support.raw_upstream import raw_upstream
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream, error_reply
 
@@ -30,7 +30,7 @@ BODY: dict[str, Any] = {
 STREAM = BODY | {"stream": True}
 
 
-def backend_at(url: str, key: str | None = KEY, quota: Quota | None = None, **server: Any) -> OpenAIBackend:
+def backend_at(url: str, key: str | None = KEY, quota: HeaderQuota | None = None, **server: Any) -> OpenAIBackend:
     transport = Http1Transport(f"{url}/chat/completions", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
     return OpenAIBackend(transport, model="small", key=key, quota=quota, **server)
 
@@ -451,7 +451,7 @@ async def test_the_quota_hears_the_rate_limit_headers_of_every_reply(status: str
     """Of one that was served and of one that was refused."""
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/event-stream\r\n"
     limits = "x-ratelimit-remaining-requests: 0\r\nx-ratelimit-reset-requests: 6s\r\n"
-    quota = Quota()
+    quota = HeaderQuota()
     reply = f"{head}{limits}Content-Length: 14\r\n\r\ndata: [DONE]\n\n"
     with raw_upstream(reply.encode()) as server:
         backend = backend_at(server.url, quota=quota)

@@ -12,12 +12,12 @@ import pytest
 
 from gateway.backends.base import ALIVE, BackendRequest, BadStatus, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
-from gateway.backends.quota import Quota
 from gateway.chat.completions import assemble
 from gateway.dialects.reasoning import maker_of
 from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks
 from gateway.parts.apis.dialects.messages.client import chat_body
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend, _MessageStream
+from gateway.parts.servers.quota import HeaderQuota
 from tests.support.raw_upstream import raw_upstream
 from tests.support.strict_messages import StrictMessages, error, events_of, redacted, text, thinking, tool_use
 from tests.support.upstream import Reply
@@ -40,7 +40,7 @@ async def backend(claude: StrictMessages) -> AsyncIterator[AnthropicBackend]:
     await made.aclose()
 
 
-def backend_at(url: str, key: str = StrictMessages.KEY, quota: Quota | None = None) -> AnthropicBackend:
+def backend_at(url: str, key: str = StrictMessages.KEY, quota: HeaderQuota | None = None) -> AnthropicBackend:
     transport = Http1Transport(f"{url}/messages", max_in_flight=4, connect_timeout_s=1.0, max_reply=16 << 20)
     maker = maker_of("here", key)
     return AnthropicBackend(transport, model="claude-haiku-4-5", key=key, maker=maker, quota=quota)
@@ -351,7 +351,7 @@ async def test_a_stream_that_breaks_off(claude: StrictMessages, backend: Anthrop
 
 
 async def test_limits_in_headers_reach_the_quota(claude: StrictMessages, backend: AnthropicBackend) -> None:
-    quota = Quota()
+    quota = HeaderQuota()
     limited = backend_at(claude.url, quota=quota)
     limits = {
         "anthropic-ratelimit-input-tokens-limit": "1000",

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from gateway.backends.quota import Quota
+from gateway.parts.servers.quota import HeaderQuota
 
 NOW = 1000.0
 WALL = 1_800_000_000.0
@@ -18,9 +18,9 @@ def _look_up(headers: Mapping[str, str], name: str) -> str | None:
     return headers.get(name.lower())
 
 
-def heard(*replies: Mapping[str, str]) -> Quota:
+def heard(*replies: Mapping[str, str]) -> HeaderQuota:
     """A quota that has heard these headers often enough to know them."""
-    quota = Quota(wall=lambda: WALL)
+    quota = HeaderQuota(wall=lambda: WALL)
     for reply in replies:
         lowered = {name.lower(): value for name, value in reply.items()}
         for _ in range(20):
@@ -44,7 +44,7 @@ def in_seconds(seconds: float) -> str:
 def test_without_any_header_nothing_is_limited_and_one_is_looked_up_per_reply() -> None:
     """Most endpoints send none, and must not pay for those that do."""
     asked: list[str] = []
-    quota = Quota()
+    quota = HeaderQuota()
     for i in range(14):
         quota.heard(asked.append, NOW + i)
     assert len(asked) == 14 and len(set(asked)) == 7
@@ -155,7 +155,7 @@ def test_what_was_spent_since_comes_back_at_the_same_pace() -> None:
 
 def test_a_siblings_word_counts_until_it_is_over() -> None:
     """One worker's empty quota is every worker's."""
-    quota = Quota()
+    quota = HeaderQuota()
     quota.pause(3, NOW)
     assert quota.wait_s(NOW + 1) == pytest.approx(2)
     assert quota.own_wait_s(NOW) == 0
@@ -173,7 +173,7 @@ def test_a_reply_of_our_own_is_newer_than_a_siblings_word() -> None:
 
 def test_a_refusal_is_understood_at_once() -> None:
     """A 429 is worth a look at every header that might say how long."""
-    quota = Quota()
+    quota = HeaderQuota()
     headers = openai(0, 500, "9s")
     quota.refused(headers.get, NOW)
     assert quota.wait_s(NOW) == pytest.approx(9)

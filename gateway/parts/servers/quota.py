@@ -12,17 +12,14 @@ Anthropic's are documented so): with 60 requests a minute and none left, the nex
 
 from __future__ import annotations
 
-import math
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from email.utils import parsedate_to_datetime
-from typing import Literal
 
-Header = Callable[[str], str | None]
-Unit = Literal["requests", "tokens_in", "tokens_out"]
+from gateway.backends.http_backend import number_in
+from gateway.backends.server_forms import Header, Quota, Unit
 
 _LONGEST_WAIT_S = 60.0
 """Longest wait in seconds; after it the endpoint is called again whatever the headers said."""
@@ -106,7 +103,7 @@ class _Left:
         return max(0.0, left if of is None else min(left, of)), of
 
 
-class Quota:
+class HeaderQuota(Quota):
     """Track what is left of an endpoint's rate limits, from the headers of its replies; read before each call."""
 
     __slots__ = ("_known", "_left", "_next", "_others", "_paused_until", "_wall", "tight")
@@ -242,27 +239,3 @@ def _seconds(text: str | None, wall: float) -> float | None:
         return max(0.0, datetime.fromisoformat(text.strip()).timestamp() - wall)
     except (ValueError, OverflowError):
         return None
-
-
-def retry_after_s(header: Header) -> float | None:
-    """Return the seconds in `retry-after-ms` or `Retry-After` (a number or a date); None if neither is valid."""
-    milliseconds = number_in(header("retry-after-ms"))
-    if milliseconds is not None:
-        return milliseconds / 1000
-    value = header("Retry-After")
-    seconds = number_in(value)
-    if value is None or seconds is not None:
-        return seconds
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (TypeError, ValueError):
-        return None
-
-
-def number_in(text: str | None) -> float | None:
-    """Return the number in a header; None if it is missing, not a number or negative."""
-    try:
-        number = float(text or "")
-    except ValueError:
-        return None
-    return number if math.isfinite(number) and number >= 0 else None
