@@ -37,9 +37,9 @@ _USUAL_ANSWER = 400
 """Tokens of an answer where nothing is known of the backend's."""
 _QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 _LOSERS_S = 0.05
+"""Longest wait in seconds for cancelled attempts to be charged; normally it takes one turn of the event loop."""
 _OF_SIZE = (413, 429)
 """Statuses of refusals that are about a request's length, whatever its kind."""
-"""Longest wait in seconds for cancelled attempts to be charged; normally it takes one turn of the event loop."""
 
 
 @value_type

@@ -283,6 +283,10 @@ def settings_of_missing_parts() -> Iterator[tuple[str, StandardPart]]:
     yield from ((setting, part) for part in PARTS if not part.installed for setting in part.settings)
 
 
+_FUNCTIONS: Final[dict[str, list[str]]] = {}
+"""The names of the functions of each seam that is declared with `every`."""
+
+
 class BrokenPart(Exception):
     """A part of another maker cannot be loaded; the message is one line that says which, and why."""
 
@@ -291,25 +295,42 @@ class BrokenPart(Exception):
 def outside_parts() -> tuple[ModuleType, ...]:
     """Import and return the parts of other makers: modules that distributions list as entry points of OUTSIDE.
 
-    Each says by `PROVIDES` which seams it has the functions of; one with `SECTIONS` adds to the config. Raises
-    BrokenPart.
+    Each says by `PROVIDES` which seams it has the functions of, of those that any number of parts provide; one with
+    `SECTIONS` adds to the config. Raises BrokenPart.
     """
     from importlib.metadata import entry_points
 
     modules: list[ModuleType] = []
     for entry in entry_points(group=OUTSIDE):
+        cause: Exception | None = None
         try:
             modules.append(module := entry.load())
-            if not hasattr(module, "PROVIDES"):
-                raise AttributeError("it has no PROVIDES")
-        except Exception as error:
+            reason = _wrong_with(module)
+        except Exception as error:  # noqa: BLE001  the code of others
+            reason, cause = f"{type(error).__name__}: {error}".splitlines()[0], error
+        if reason:
             where = entry.value if entry.dist is None else f"{entry.value} of {entry.dist.name}"
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise BrokenPart(f"the part {entry.name} ({where}) cannot be loaded: {reason}") from error
+            raise BrokenPart(f"the part {entry.name} ({where}) cannot be loaded: {reason}") from cause
     return tuple(modules)
 
 
-@cache
+def _wrong_with(module: ModuleType) -> str:
+    """Return what is wrong with the seams that a part of another maker says it provides; '' if nothing is."""
+    from policies.errors import did_you_mean  # hatch_build.py runs this file alone
+
+    import_module(f"{_PACKAGE.rpartition('.')[0]}.seams")  # declares them
+    if not isinstance(provides := getattr(module, "PROVIDES", None), tuple):
+        return "it has no PROVIDES, a tuple of seams"
+    for seam in provides:
+        if seam not in _FUNCTIONS and any(seam in part.provides for part in PARTS):
+            return f"it provides {seam!r}: only Tierline's own parts provide it"
+        if seam not in _FUNCTIONS:
+            return f"it provides {seam!r}, which is no seam{did_you_mean(str(seam), _FUNCTIONS)}"
+        if lacking := [name for name in _FUNCTIONS[seam] if not callable(getattr(module, name, None))]:
+            return f"it provides {seam!r} and has no function {lacking[0]!r}"
+    return ""
+
+
 @cache
 def provider(seam: str) -> ModuleType | None:
     """Return the module that has the functions of a seam; None if this installation lacks the part it belongs to."""
@@ -346,6 +367,8 @@ def every(seam: str) -> Callable[[Callable[P, R]], Callable[P, list[R]]]:
     """Declare a function of a seam that any number of parts provide: a call returns what each returns."""
 
     def declare(declared: Callable[P, R]) -> Callable[P, list[R]]:
+        _FUNCTIONS.setdefault(seam, []).append(declared.__name__)
+
         @wraps(declared)
         def call(*args: P.args, **kwargs: P.kwargs) -> list[R]:
             return [getattr(part, declared.__name__)(*args, **kwargs) for part in providers(seam)]
