@@ -5,7 +5,7 @@ subscription   one reader's place in it. Each reads at its own pace, and leaves 
 landing        how the flight ended. When the last reader leaves before that, the answer is cancelled
 
 The request that asks first launches the flight and is a reader like the others. A stream is fed by a task of its own
-(`gateway.caching.flights`); when another worker makes the answer, by `gateway.parts.fleet.exchange`.
+(`gateway.caching.flights`); when another worker makes the answer, by what carries it over from there.
 """
 
 from __future__ import annotations

@@ -56,7 +56,10 @@ class SemanticIndex(Protocol):
     """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """Return the `k` nearest, nearest first. Of those below `at_least`, it may return only the first."""
+        """Return up to `k` entries of the partition whose vectors are nearest, nearest first, by cosine similarity.
+
+        Of those below `at_least`, it may return only the first: nothing else needs them.
+        """
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
         """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""
@@ -212,7 +215,7 @@ class Rows:
         self._sweep_at = now if len(gone) > _SWEPT_AT_ONCE else max(soonest, now + _SWEEP_S)
 
     def nearest(self, vector: Vector, k: int, at_least: float, now: float) -> list[Neighbour]:
-        """Return the nearest neighbours; see SemanticIndex."""
+        """Return up to `k` entries that live at `now`, nearest first; see `SemanticIndex.nearest`."""
         self.sweep(now)
         if not self._keys:
             return []
@@ -332,7 +335,7 @@ class ReplicaIndex:
         return self._count
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
-        """Return the nearest neighbours; see SemanticIndex."""
+        """Search this process's copy of the index; see `SemanticIndex.nearest`."""
         return self.search(partition, vector, k, at_least)
 
     def search(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:

@@ -54,7 +54,7 @@ class Rights(Protocol):
 
     @property
     def may_try(self) -> bool:
-        """Whether they may choose the policy version that answers them."""
+        """Whether the caller may name the policy version that answers (`x-tierline-try`)."""
 
     @property
     def some_models(self) -> bool:

@@ -12,7 +12,7 @@
     ├── UnsupportedMediaType   415  invalid_request_error
     ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
-    ├── RateLimited            429  rate_limit_error        every backend asks for a pause
+    ├── RateLimited            429  rate_limit_error        every backend asks for a pause, or a sender must
     │   ├── SessionLimitReached              the session has used up its caps; another try will not help
     │   ├── LimitReached                     the key, its team, tenant, end user or session is at a limit, for now
     │   └── OutOfBudget        429  insufficient_quota      the money of one of them is spent; another try will not help
@@ -47,8 +47,8 @@ class ApiError(Exception):
     type = "server_error"
     code: str | None = "internal_error"
     refuses = False
-    """Whether a limit of the request's own owners, or its own wish, is the reason: neither the gateway nor a backend
-    could not. Every other 4xx but 429 is the client's anyway."""
+    """Whether a limit of the request's own owners, or its own wish, is the reason. So the request counts as refused,
+    not as failed, though its status is 429 or 5xx; every other 4xx counts as refused anyway."""
     of_owner = False
     """Whether it is about the money of this request's owners, so that an equal request of another may fare better."""
 
@@ -101,8 +101,8 @@ class Unauthorized(ApiError):
 
 
 class Forbidden(ApiError):
-    """403: codes host_not_allowed, origin_not_allowed, files_not_shared, try_not_allowed, not_permitted,
-    price_unknown.
+    """403: codes host_not_allowed, origin_not_allowed, model_not_allowed, files_not_shared, try_not_allowed,
+    not_permitted, price_unknown.
     """
 
     status = 403
@@ -111,7 +111,10 @@ class Forbidden(ApiError):
 
 
 class NotFound(ApiError):
-    """404: codes unknown_url, model_not_found, request_not_found, version_not_found, and what is kept no more."""
+    """404: unknown_url, or `NAME_not_found` for what is not there, or kept no more.
+
+    NAME is model, surface, version, request, response, item, conversation, entry, job, key or team.
+    """
 
     status = 404
     type = "invalid_request_error"
@@ -143,7 +146,9 @@ class RequestTimeout(ApiError):
 
 
 class Conflict(ApiError):
-    """409: codes policy_conflict, policies_from_files, job_running, conversation_locked."""
+    """409: codes policy_conflict, policies_from_files, job_running, conversation_locked, key_conflict, no_store,
+    not_permitted, unsupported_value.
+    """
 
     status = 409
     type = "invalid_request_error"
@@ -176,7 +181,11 @@ class CacheOnlyMiss(ApiError):
 
 
 class RateLimited(ApiError):
-    """429: every backend that could answer asks for a pause."""
+    """429: every backend that could answer asks for a pause.
+
+    Further codes are insufficient_quota (our account at the provider is spent), too_many_wrong_keys and
+    too_many_background_responses.
+    """
 
     status = 429
     type = "rate_limit_error"
@@ -193,7 +202,8 @@ class SessionLimitReached(RateLimited):
 class LimitReached(RateLimited):
     """429, with a `Retry-After` header: an owner of the request is at a limit, or others hold what is left of a budget.
 
-    The codes are rate_limit_exceeded and budget_in_use.
+    The codes are rate_limit_exceeded, also for a key whose bodies or WebSockets are as many as it may have, and
+    budget_in_use.
     """
 
     refuses = True
@@ -208,7 +218,11 @@ class OutOfBudget(RateLimited):
 
 
 class Overloaded(ApiError):
-    """503, with a `Retry-After` header: the gateway, or every backend that could answer, is at its limit."""
+    """503, with a `Retry-After` header: the gateway, or every backend that could answer, is at its limit.
+
+    Other codes name what does not answer just now: keys_unavailable, limits_unavailable, state_unavailable (the store)
+    and issuer_unavailable.
+    """
 
     status = 503
     type = "service_unavailable_error"

@@ -186,7 +186,7 @@ async def read_published(store: Store) -> Sequence[PublishedBound]:
 
 @one("hit_bound")
 async def shown_published(store: Store) -> list[dict[str, Any]]:
-    """Return what is published as JSON values, by surface."""
+    """Return what the hit bounds have published (see `read_published`) as JSON values, one per surface."""
     return []
 
 

@@ -38,7 +38,7 @@ class Finding(NamedTuple):
     path: KeyPath
     message: str
     code: str = ""
-    """Its code in `gateway.parts.lint.codes`, such as `T205`."""
+    """Its code in the list of what checks of policies find, such as `T205`; '' for none."""
     mend: str = ""
     """What to write instead, as text; '' where the message says it."""
     edits: tuple[Edit, ...] = ()

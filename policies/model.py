@@ -236,9 +236,9 @@ class When(Section):
     """The conditions under which an answer is not good enough.
 
     `confidence_below` is compared with the calibrated probability that the answer is right, which only a backend's
-    confidence head gives. `uncalibrated_below` is compared with an uncalibrated score: the mean probability of the
-    tokens where there is no head, or the agreement with a second sample. If omitted, it is UNCALIBRATED_BELOW wherever
-    `confidence_below` is above 0.
+    confidence head gives. `uncalibrated_below` is compared with an uncalibrated score: exp of the mean log-probability
+    of the tokens where there is no head, or the agreement with a second sample. If omitted, it is UNCALIBRATED_BELOW
+    wherever `confidence_below` is above 0.
     """
 
     confidence_below: Share = 0.0

@@ -2,7 +2,8 @@
 
 A part of the gateway that lists `policy_sections` in `gateway.parts.standard` has a module `policy`. Its `SECTIONS` is
 a class of its own, a `PolicySections`, whose fields are these sections, and which says what else they mean to policies.
-They are read by `policy.of(AgentSections).session`. Without anybody above, policies have the sections of the model.
+They are read by that class: `policy.of(AgentSections).session`, of the part agents. Without anybody above, policies
+have the sections of the model.
 
 A section that was added is left out of a policy's version where it has its default: the policy is the same without it.
 """

@@ -101,9 +101,10 @@ _PLAIN_WORDS = {
 
 
 def raise_findings(findings: Iterable[Finding | tuple[KeyPath, str]]) -> None:
-    """Raise the findings of a validator that compares keys, so that each is reported at its own key.
+    """Raise one validation error for all findings, if any, from a validator that compares keys with each other.
 
-    Their paths begin at the value that is validated; so do those of their edits.
+    Each finding is then reported at its own key rather than at the model. Its path, and those of its edits, begin at
+    the value that is validated.
     """
     if made := [Finding(*finding) for finding in findings]:
         summary = "; ".join(finding.message for finding in made)

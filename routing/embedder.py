@@ -182,7 +182,7 @@ class StaticEmbedder:
         return vectors
 
     def count_tokens(self, text: str) -> int | None:
-        """Return the number of tokens; see `Embedder.count_tokens`."""
+        """Return the number of tokens; see `PublicEncoder.count_tokens`."""
         return len(self._tokens(text)) if len(text) <= MAX_CHARS else None
 
     def _tokens(self, text: str) -> list[int]:

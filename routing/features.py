@@ -270,7 +270,7 @@ class Features(NamedTuple):
     earlier: tuple[str, ...] = ()
     """The user's messages before the last, the latest first, at most _BACK of them."""
     before: float | None = None
-    """How hard the earlier turns make this one, 0..1 (`gateway.parts.agents.turns`); None where that is not known."""
+    """How hard the earlier turns make this one, 0..1; None where nothing estimates it."""
     last_tier: int = 0
     """Place on its surface's ladder, from 1, of the tier that gave the answer before; 0 where it is not known."""
 

@@ -3,7 +3,7 @@
 A scope has two keys besides its entries: a hash from each entry's digest to its size in bytes and, for a copy, the
 digest of the original, with the sum of all bytes under ''; and a sorted set of the digests by time of creation. One
 script writes an entry and both: if the scope then exceeds its limit of entries or bytes, the oldest are deleted until
-it fits (at most 100 at a time), so that a tenant that fills its scope evicts only its own entries (S16). Expired
+it fits (at most 100 at a time), so that a tenant that fills its scope evicts only its own entries. Expired
 entries are removed in the same way, so the counts are exact except for entries that the server itself evicted. A copy
 is not written once its original is gone, since that may have been purged while the copy was on its way.
 What is deleted for good stays so although somebody still writes it: a third key, a sorted set of the digests by time of

@@ -1,7 +1,7 @@
 """Decide whether a stored answer may be served for another question, for one candidate and among several. No I/O.
 
 Live lookups, the audit of hits and the evaluation on labelled pairs all use this module, so what is measured is what is
-served. Four stages, each for what the one before leaves open:
+served. Five stages, each for what the one before leaves open:
 
     rule           Texts that are equal but for case, spaces, punctuation and polite phrases are served, with score 1.
                    Where a part reads slips, those in one are words of the other here and from here on.

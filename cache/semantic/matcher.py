@@ -158,9 +158,11 @@ class SemanticMatcher:
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, best: BestNeighbour, *, certain: bool, again: bool
     ) -> str:
-        """Return why this candidate is not served, or ''. A `certain` request is not sampled for comparison.
+        """Return why the best candidate is not served, such as `similarity` or `audit`; '' if it is.
 
-        `again`: the request was counted with a candidate before this one.
+        Counts the request with the surface's hit bound, unless `again`: it was counted with an earlier candidate. The
+        bound may take the candidate as a sample, which is compared with a fresh answer instead of served (`audit`);
+        never that of a `certain` request.
         """
         bound, surface, owner, language = self._bound, plan.surface, plan.owner, plan.language
         near, verdict = best.near, best.verdict

@@ -1,6 +1,6 @@
 """Talk to one Redis-protocol server: connections, breaker, and error reasons.
 
-redis-py (see `redis_dial`) connects, authenticates, speaks TLS and parses. Its connections are used directly, because
+redis-py (see `redis_nodes`) connects, authenticates, speaks TLS and parses. Its connections are used directly, because
 its client takes 32 us of CPU for a GET of 1 KB, and writing to a connection and reading from it takes 15. Every failure
 is raised as StoreUnavailable with one of these reasons:
 

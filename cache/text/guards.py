@@ -13,7 +13,7 @@ and where it holds:
     strict     no model scores the pair: every word counts
     alone      the verifier scores it, and nothing reads what is left
     screened   a cross-encoder reads what is left, so only what conflicts is refused, not every difference
-    foreign    the same, for two questions in another language than English
+    foreign    as `screened`, where both questions are in one language other than English
     turn       two turns of conversations, before the cross-encoder reads them
     earlier    two turns before the last
     answers    two answers to one question, in an audit
@@ -132,9 +132,10 @@ class Rule(NamedTuple):
 _STRICT: Final = frozenset({"strict"})
 _TURN: Final = frozenset({"turn"})
 _EARLIER: Final = frozenset({"earlier"})
-_ALONE: Final = frozenset({"alone", "answers"})
+_UNSCREENED: Final = frozenset({"alone", "answers"})
+"""Where no cross-encoder reads what is left."""
 _SCREENED: Final = frozenset({"screened"})
-_BOTH: Final = _ALONE | _SCREENED
+_BOTH: Final = _UNSCREENED | _SCREENED
 _FOREIGN: Final = frozenset({"foreign"})
 _BOUNDED: Final = frozenset({"strict", "alone", "screened", "foreign"})
 RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
@@ -155,29 +156,29 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("order", "in turns", "wording", _TURN, by_question.topics_moved),
     ("wording", "every", "wording", _STRICT, by_question.any_other_word),
     ("wording", "empty", "question", frozenset({"alone", "screened"}), by_question.no_words),
-    ("numbers", "any", "question", _ALONE, by_question.any_other_numbers),
+    ("numbers", "any", "question", _UNSCREENED, by_question.any_other_numbers),
     ("numbers", "other", "question", _SCREENED, by_question.other_numbers),
-    ("negation", "in one", "question", _ALONE, by_question.not_in_one),
-    ("dates", "other", "question", _ALONE, by_question.other_times),
+    ("negation", "in one", "question", _UNSCREENED, by_question.not_in_one),
+    ("dates", "other", "question", _UNSCREENED, by_question.other_times),
     ("dates", "other", "question", _SCREENED, by_question.times_asked),
-    ("dates", "any", "question", _ALONE, by_question.any_other_times),
+    ("dates", "any", "question", _UNSCREENED, by_question.any_other_times),
     ("asked", "other", "question", _BOTH, by_question.other_question),
-    ("asked", "any", "question", _ALONE, by_question.any_other_question),
+    ("asked", "any", "question", _UNSCREENED, by_question.any_other_question),
     ("asked", "modals", "leftover", _BOTH, by_question.other_modals),
     ("dates", "told", "leftover", _SCREENED, by_question.times_told),
     ("negation", "turned", "leftover", _BOTH, by_question.negated),
-    ("negation", "opposite", "leftover", _ALONE, by_question.opposite_in_one),
-    ("negation", "way", "leftover", _ALONE, by_question.other_way),
-    ("entities", "kind", "leftover", _ALONE, by_question.another_kind),
+    ("negation", "opposite", "leftover", _UNSCREENED, by_question.opposite_in_one),
+    ("negation", "way", "leftover", _UNSCREENED, by_question.other_way),
+    ("entities", "kind", "leftover", _UNSCREENED, by_question.another_kind),
     ("entities", "name", "leftover", _BOTH, by_question.another_name),
-    ("entities", "quoted", "leftover", _ALONE, by_question.other_quotes),
+    ("entities", "quoted", "leftover", _UNSCREENED, by_question.other_quotes),
     ("entities", "quoted", "leftover", _SCREENED, by_question.quotes_asked),
-    ("entities", "any", "leftover", _ALONE, by_question.name_in_one),
+    ("entities", "any", "leftover", _UNSCREENED, by_question.name_in_one),
     ("order", "words", "leftover", _BOTH, by_question.other_order),
     ("order", "pronouns", "leftover", _BOTH, by_question.other_pronouns),
     ("order", "persons", "leftover", _BOTH, by_question.other_persons),
-    ("order", "any person", "leftover", _ALONE, by_question.any_other_persons),
-    ("order", "links", "leftover", _ALONE, by_question.links_differ),
+    ("order", "any person", "leftover", _UNSCREENED, by_question.any_other_persons),
+    ("order", "links", "leftover", _UNSCREENED, by_question.links_differ),
     ("order", "links", "leftover", _SCREENED, by_question.links_told),
 ))  # fmt: skip
 """In the order in which they are asked: the cheapest refuses most, at a hundredth of the cost of `leftover`."""

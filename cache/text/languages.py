@@ -1,7 +1,7 @@
 """Tell in which language a question is written, and read those that are not in English by lexicons.
 
 English is told by its function words, and where a script is of one language here, it decides: Thai, Hangul, any
-Japanese syllable, Chinese characters. The others, and the lexicons, are handed in (`cache.text.languages`).
+Japanese syllable, Chinese characters. Function words of the others, and the lexicons, are handed in (`read_by`).
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Model endpoints: one file per dialect, over a one-method transport."""
+"""Call model endpoints that speak chat completions, over a transport of one method; parts add further dialects."""

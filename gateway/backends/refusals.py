@@ -119,10 +119,11 @@ class Refusals:
 
 
 class RefusedKinds:
-    """The kinds of requests that one tier has refused and another has answered. Use it from one event loop.
+    """Remember the kinds of requests that one tier has refused and another has answered, for ten minutes each.
 
     A kind is the tenant, the names of the request's fields, the capabilities that it needs, the form of its answer and
-    its choice of tools. A request with fewer tools than were refused is another one.
+    its choice of tools. A refusal with some number of tools counts only for requests with at least as many. Use it from
+    one event loop.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -102,7 +102,7 @@ class SemanticLookup:
     """Step 7: find the stored answer to another question that means the same."""
 
     def __init__(self, cache: ResponseCache) -> None:
-        """Search with this matcher."""
+        """Search in this cache."""
         self._cache = cache
 
     async def search(self, request: RequestContext, plan: CachePlan, vector: Vector | None) -> SemanticSearch:

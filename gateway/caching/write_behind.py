@@ -134,10 +134,11 @@ class WriteBehind(BatchTask[Finished]):
         return reply
 
     def finish(self, trace: Trace, ledger: Ledger, reply: Reply | None, hold: HeldLimits | None = None) -> None:
-        """Finish one request: its cost, its cache write, its record. The only entry to step 11; never blocks or raises.
+        """Finish one request: settle its cost, and leave its cache write and record to the background task.
 
-        `reply` is None if the request has none. If other requests read the answer too, finishing waits for its end.
-        `hold` is what it holds of its owners' limits.
+        This is the only entry to step 11; it never blocks or raises. `reply` is None if the request has none. If other
+        requests read the same answer, finishing waits until that has ended. `hold` is what the request holds of its
+        owners' limits.
         """
         if reply is None:
             self._take(Finished(trace, ledger, hold=hold))

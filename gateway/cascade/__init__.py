@@ -1,1 +1,1 @@
-"""Step 9: ask tiers in turn, judge their answers, escalate, stream, and continue a stream that broke."""
+"""Step 9: ask tiers in turn, judge their answers, escalate and stream; a stream that breaks may be handed on."""

@@ -70,7 +70,10 @@ class CascadeRunner:
         self.limits = limits
 
     async def route(self, request: RequestContext, vector: Vector | None, router: Router) -> CascadeRun:
-        """Return the cascade of a request that is routed now; it may have to wait for those whose turn comes first."""
+        """Route the request and return its cascade, not started.
+
+        Waits first while a nearly spent budget lets its owner's other requests go first.
+        """
         if request.hold is not None:
             await request.hold.before_routing(request)
         return self.prepare(request, router.decide(request, vector))

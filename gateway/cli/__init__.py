@@ -1,1 +1,1 @@
-"""The command line: one module per command, and `tierline up` (local/)."""
+"""The command line: `main` finds the module of a command, here or in a part, and runs it."""

@@ -2,7 +2,7 @@
 
 A part that lists `sections` in `gateway.parts.standard` has a module `config`. Its `SECTIONS` is a class of its own, a
 `Sections`, whose fields are these sections; what they must be together with others, and what of them is resolved, it
-says there too. They are read by `deployment.of(LedgerSections).ledger`.
+says there too. They are read by that class: `deployment.of(LedgerSections).ledger`, of the part ledger.
 """
 
 from __future__ import annotations

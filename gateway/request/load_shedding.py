@@ -2,11 +2,10 @@
 
 Requests that wait for a backend are limited by that backend's queue and their surface's policy. This module protects
 the worker: it rejects requests beyond `limits.in_flight`, bodies of more bytes in all than `limits.bodies`, and, with
-many in progress, while the event loop is late,
-which would delay every stream; rejecting is cheap, so the loop catches up. A loop that is late with few requests in
-progress is one that the machine gives no time: rejecting would not help, so they are served, late. As memory fills up,
-it gives up features in steps: answers are no longer kept for the cache, then connections are no longer kept alive, and
-last new requests are rejected, so that streams in progress can finish.
+many in progress, while the event loop is late, which would delay every stream; rejecting is cheap, so the loop catches
+up. A loop that is late with few requests in progress is one that the machine gives no time: rejecting would not help,
+so they are served, late. As memory fills up, it gives up features in steps: answers are no longer kept for the cache,
+then connections are no longer kept alive, and last new requests are rejected, so that streams in progress can finish.
 
 The room for bodies (`BodyRoom`) is shared among those who send them. Counted is what has come, not what a head
 announces: a client that sends slowly holds only what it has sent. One sender may hold as many bytes as are left free,

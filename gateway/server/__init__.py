@@ -1,1 +1,1 @@
-"""Serve the application over HTTP: server and worker processes, connection limits, shutdown."""
+"""Serve the application over HTTP: one server process, its listeners, connection limits, shutdown."""

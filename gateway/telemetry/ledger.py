@@ -1,7 +1,8 @@
 """The ledger: one flat record per request of its cost, tier, times and outcome, stored with its trace.
 
 The pipeline fills it in as the request proceeds. After the reply `gateway.accounting` adds what is computed
-from the trace's hops: the account of each call, wasted cost, time per token, and the objectives met.
+from the trace's hops: the account of each call, wasted cost, time per token, and, where the seam `figures` is filled,
+the objectives met.
 `ledger_blob` makes of both what the store keeps.
 
 How a request ended, which every count of goodput goes by (metrics, the ledger, pages, canaries and alerts):

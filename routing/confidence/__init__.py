@@ -1,1 +1,1 @@
-"""Judge an answer: its confidence, the heads behind it, agreement of samples."""
+"""Judge an answer: its confidence, and faults in its structure. Heads and second samples are handed in."""

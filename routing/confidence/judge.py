@@ -6,7 +6,7 @@
                  well in every domain (APGR 0.65-0.92 where embedding routers fall to chance), and is no probability
     judge        the probability that a model gives to "yes, it is good enough"; no head was fitted to its answers
     agreement    how far a second sample of the same backend agrees
-    scorer       the probability by a small model over question and answer (`gateway.parts.agents.scorer`)
+    scorer       the probability that a small model gives to question and answer together, where one is handed in
     none         there is no evidence; the policy's `no_signal` decides
 The policy's `escalate.verify` says which of them is read first; a head calibrates any of them for its backend.
 Structural faults (empty, cut off, a repetition loop, invalid JSON, a call that cannot be (`routing.confidence.calls`),

@@ -13,9 +13,9 @@ the models in use shifts P(right) alone. Were it shifted too, requests that are 
 count among the easiest where the cheapest tier is hardly ever right.
 
 A request is in the domain where the ranking was good on what was left out of the fits: only kinds of which that holds
-have a domain (`parts.fit.training.ranking_left_out`), and it ends where their labelled prompts do. Elsewhere the
-classifier abstains, and the policy's default decides. Where its kind's prompts are not even near, by the vector or by
-any of the counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an
+have a domain (`gateway.parts.fit.training.ranking_left_out`), and it ends where their labelled prompts do. Elsewhere
+the classifier abstains, and the policy's default decides. Where its kind's prompts are not even near, by the vector or
+by any of the counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an
 APGR of 0.45, the counts alone at 0.58).
 
 An artefact of one's own (`fit learn`) is a copy of another with `own_heads` added, which correct it by labels of a

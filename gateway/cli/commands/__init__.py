@@ -1,4 +1,7 @@
-"""Hold the commands of `tierline`, a module each with `add_parser(subparsers)` and `run(args)` -> exit code."""
+"""Find the commands of `tierline`: a few are here, each other one is in the `commands` folder of its part.
+
+A command is a module with `add_parser(subparsers)` and `run(args)` -> exit code.
+"""
 
 from __future__ import annotations
 

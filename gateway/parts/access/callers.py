@@ -1,4 +1,4 @@
-"""Find who sends a request: an `Authenticator` (`gateway.seams`).
+"""Find who sends a request: an `Authenticator` (`gateway.steps`).
 
 The sender is found in one place for all routes: a tenant of the config, a key of the store, or an identity.
 

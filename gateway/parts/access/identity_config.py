@@ -49,7 +49,7 @@ class Claims(Section):
 
     tenant: _Words | None = None
     team: _Words | None = None
-    """The team, or a list of groups (see `Issuer.teams`)."""
+    """The team, or a list of groups (see `IssuerConfig.teams`)."""
     user: _Words = "preferred_username"
     """What people are called in histories and the audit trail; `sub` where a token has no such claim."""
     surfaces: _Words | None = None

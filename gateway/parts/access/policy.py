@@ -118,7 +118,10 @@ class SpendingSections(PolicySections):
 
     @classmethod
     def without_tiers(cls, rules: Rules, tiers: Sequence[str]) -> Mapping[str, object]:
-        """Return the section with the next cheaper tier as its cap, where that is left out."""
+        """Return the section with another `cap` where the tier that it names is left out; {} where none is.
+
+        The new cap is the next cheaper tier that is left, or the cheapest of all.
+        """
         spending = rules.of(cls).spending
         if spending.cap not in rules.tiers or spending.cap in tiers:
             return {}

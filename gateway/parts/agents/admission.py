@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class AgentAdmission:
-    """The `Admission` (`gateway.seams`) of one worker's agents: one layer, as each costs a call of every request."""
+    """The `Admission` (`gateway.steps`) of one worker's agents: one layer, as each costs a call of every request."""
 
     name: Final = "sessions and shorter input"
 

@@ -78,7 +78,7 @@ class TranslatedExchange(Exchange):
         return self.living_stream().error(orjson.loads(error.body())["error"])
 
     def explained(self) -> list[Header]:
-        """See `BaseExchange.explained`. What an answer left out has the client's own names."""
+        """See `BaseExchange.explained`. Fields that were dropped are named as in the client's own dialect."""
         ledger = self.ledger
         if ledger.dropped:
             ledger.dropped = tuple(dict.fromkeys(map(self._dialect.path_of, ledger.dropped)))

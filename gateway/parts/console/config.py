@@ -53,7 +53,7 @@ class ConsoleSections(Sections):
 
     @classmethod
     def check(cls, deployment: Deployment) -> Iterator[Finding]:
-        """Check that who signs in is known by an issuer, and may do something."""
+        """Yield what is wrong with `console.login`: its issuer is not configured, or no role is given to anybody."""
         login = deployment.of(cls).console.login
         if login is not None and deployment.of(AccessSections).identity.find(login.issuer) is None:
             yield Finding(("console", "login", "issuer"), "no such issuer; list it in identity.issuers")

@@ -54,7 +54,7 @@ class MiniLmEmbedder:
         return cls(tokenizer, session)
 
     def count_tokens(self, text: str) -> int | None:
-        """Return the number of tokens; see `Embedder.count_tokens`."""
+        """Return the number of tokens; see `PublicEncoder.count_tokens`."""
         if len(text) > MAX_CHARS:
             return None
         encoding = self._tokenizer.encode(text)

@@ -91,9 +91,10 @@ def plain_requests(tiers: int) -> tuple[Example, ...]:
 
 
 def features_of_example(example: Example) -> Features:
-    """Return the features of a request with this prompt as its last message.
+    """Return the features that a request with this labelled prompt as its last message would have.
 
-    BFCL's rows say by their group which tools their request has, and a later turn of qlora_oa is the second.
+    Where the data set says more than the prompt, that is taken too: BFCL's group says which tools the request has, and
+    a group of qlora_oa that ends with `+` means a second turn.
     """
     features = features_of_text(example.prompt)
     if example.dataset == "bfcl" and example.group in _TOOLS_OF_GROUPS:

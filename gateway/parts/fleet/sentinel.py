@@ -51,7 +51,7 @@ class Masters:
 
 
 class SentinelDialler(Dialler):
-    """Create the node that is the master. Close it after that."""
+    """Create the store's node for the master that Redis Sentinels name. Close it after the node."""
 
     _masters: Masters
 

@@ -294,7 +294,10 @@ class Audits:
     def threshold(
         self, surface: str, semantic: SemanticCache, strict: float, owner: str, language: str, *, again: bool
     ) -> float:
-        """Return the threshold of a request, and count the request unless it was counted before (`again`)."""
+        """Return the score from which semantic hits are served to this owner in this language.
+
+        The request is counted, unless it was before (`again`).
+        """
         audited = self.surface(surface, semantic, strict)
         if not again:
             audited.count(owner, language)

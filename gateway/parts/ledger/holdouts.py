@@ -21,7 +21,10 @@ class Holdouts:
         archive.keep(DRAWN)
 
     async def since(self, from_ms: int) -> dict[str, Mapping[str, Any]]:
-        """Return the comparison of each surface, as `against_holdout` does. Raises QueryError."""
+        """Compare routed with held-out requests since `from_ms` (Unix time), by surface; see `against_holdout`.
+
+        Raises QueryError.
+        """
         given = {"from_ms": from_ms}
         rated, labels = await asyncio.gather(
             self._archive.ask(HOLDOUT, given, from_ms=from_ms, summaries=(DRAWN,)), self._archive.ask(_LABELS, given)

@@ -98,7 +98,10 @@ def summarised(summary: Summary, rows: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LogBins:
-    """Bins of positive values, each `growth` times as wide as the one before. Half a bin is the error of a quantile."""
+    """Count positive values in bins, each `growth` times as wide as the one before, to read quantiles from them.
+
+    A quantile is the middle of its bin, so it is wrong by half a bin at most (`error`).
+    """
 
     growth: float
 
@@ -116,8 +119,11 @@ class LogBins:
         return f"pow({self.growth!r}, ({number}) + 0.5)"
 
     def quantiles(self, source: str, by: Sequence[Sequence[str]], levels: Sequence[float]) -> str:
-        """Return the SQL of quantiles of a relation's `bin` and `n`, as a list, for the groups by each of some lists of
-        columns. A column that a list lacks is NULL in its rows."""
+        """Return the SQL of quantiles, a list in the order of `levels` (0 to 1), of each group of `source`'s rows.
+
+        `source` is SQL of rows with a `bin`, its count `n` and the columns to group by. Each item of `by` names the
+        columns of one grouping, as GROUPING SETS do; columns that it does not name are NULL in its rows.
+        """
         columns = ", ".join(dict.fromkeys(name for names in by for name in names))
         sets = ", ".join(f"({', '.join((*names, 'bin'))})" for names in by)
         counted = f"SELECT {columns}, bin, sum(n) AS n FROM ({source}) GROUP BY GROUPING SETS ({sets})"

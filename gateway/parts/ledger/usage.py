@@ -31,7 +31,7 @@ _SQL: Final[Mapping[str, str]] = {
 }
 TEAM: Final = f"""(CASE WHEN coalesce(team, '') = '' OR coalesce("key", '') = '' OR tenant = '{DEFAULT_TENANT}'
     THEN coalesce(team, '') ELSE tenant || '/' || team END)"""
-"""SQL of a team as an owner (`gateway.parts.access.keys.records.team_of`): keys of the config have no id."""
+"""SQL of a team as an owner (`gateway.parts.access.keys.key_caller.team_of`): keys of the config have no id."""
 _TEAM_IS: Final = f"$of_team IN (coalesce(team, ''), {TEAM})"
 _COLUMN_IS: Final = "coalesce(\"{0}\", '') = $of_{0}"
 _USED: Final = _SQL["used"].format(adjustment=ADJUSTMENT, shadow=SHADOW, owner=TEAM)

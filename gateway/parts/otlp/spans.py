@@ -124,7 +124,7 @@ async def closed_in_time(close: Callable[[], object]) -> bool:
 
 
 class OtlpSpans:
-    """Export spans over OTLP; implements `telemetry.sink.SpanSink`. Make one per worker process, after any fork."""
+    """Export spans over OTLP, as a `gateway.telemetry.sink.Exporter`. Make one per worker process, after any fork."""
 
     def __init__(self, dropped: Dropped) -> None:
         """Open the exporter that the environment asks for. Raises OtlpUnavailable."""

@@ -140,9 +140,10 @@ class _CapturedText:
         self.joined = self._value if isinstance(self._value, str) else "".join(self._value)
 
     def replace(self, kept: str) -> None:
-        """Replace the text by `kept`, which is the text without what was removed.
+        """Keep `kept` in place of the captured text; '' deletes it.
 
-        A list of tokens is deleted as soon as anything was removed: that may be spread over several tokens.
+        A text that was captured as a list of tokens is deleted whole as soon as anything was removed from it, as that
+        may be spread over several tokens.
         """
         if kept == self.joined and kept:
             return

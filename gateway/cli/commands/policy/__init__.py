@@ -1,6 +1,6 @@
 """Run `tierline policy`: check, test, compare, replay, apply and roll back the policies of surfaces.
 
-Each action is a module of this folder or of a part's commands.
+Each action is a module among a part's commands; this package adds those of the parts that are installed.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ class QuotaLeases:
             await self.copies.start()
 
     async def aclose(self) -> None:
-        """Return all leases."""
+        """Give all leases back to the store, and stop."""
         if self.copies is not None:
             await self.copies.aclose()
         if self._task is not None:

@@ -75,7 +75,7 @@ _IDLE_S: Final = 1.0
 
 
 class WaitingRequest(NamedTuple):
-    """A request that waits for an account."""
+    """A request that waits until an account has room for it. `expected` is what it will use, in the account's unit."""
 
     expected: int
     needed: int

@@ -72,7 +72,11 @@ class Generation(NamedTuple):
     looks: int
 
     def was_lost(self, now: Generation) -> bool:
-        """Return whether a store that had this one and has another one now has lost something in between."""
+        """Return whether data was lost between this look at the store and the look `now`.
+
+        It was where the store has another name by now, as one that began empty has, or counts no more looks than
+        before, as one restored from an older copy does. Before the first look nothing can be told: False.
+        """
         return bool(self.name) and (now.name != self.name or now.looks <= self.looks)
 
 

@@ -104,7 +104,10 @@ def change_text(change: FigureChange, unit: str) -> str:
 
 
 def quality_text(replayed: Replayed) -> str:
-    """Return by how much quality changes, and on whose word."""
+    """Return the line on quality: the change in points with its interval, and whether people or the judge rated it.
+
+    Where the change is not known, the line says why.
+    """
     quality = replayed.quality
     labels = f"{quality['labels']} rated and {quality['judged']} judged replies, {quality['held_out']} of them held out"
     if quality["difference"] is None:

@@ -160,7 +160,10 @@ class PolicyRegistry:
         return {version.document: version for version in (_read(version_from, blob) for blob in blobs if blob)}
 
     async def version(self, surface: str, prefix: str) -> Version:
-        """Return the version that begins with `prefix`, as it was applied last. Raises RegistryError."""
+        """Return the version of the surface's policy whose hash begins with `prefix`, as it was applied last.
+
+        Raises RegistryError where none or several begin so.
+        """
         found = {
             version.document: version for version in await self.versions(surface) if version.version.startswith(prefix)
         }

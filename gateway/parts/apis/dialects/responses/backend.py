@@ -52,10 +52,10 @@ def request_of(
     alternatives: int | None,
     native: Native | None = None,
 ) -> ResponsesRequest:
-    """Return the request for a chat-completions body and its own form. Raises Unsupported.
+    """Translate a chat-completions body into the request to send to a Responses API. Raises Unsupported.
 
-    `alternatives` asks for the log-probabilities of the tokens and of this many alternatives to each; None leaves that
-    to the client.
+    A client's own Responses body (`native`) is passed on instead. `alternatives` asks for the log-probabilities of the
+    tokens and of this many alternatives to each; None leaves that to the client.
     """
     if native is not None and native.dialect == "responses":
         return _passed_on(native, body, maker, model=model, stream=stream, alternatives=alternatives)

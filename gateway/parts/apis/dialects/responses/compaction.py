@@ -72,7 +72,7 @@ def sealed(secret: bytes, owner: str, summary: str) -> str:
 
 
 def opened_summary(secret: bytes, owner: str, item: Mapping[str, Any]) -> Json | None:
-    """Return the message that a compaction stands for; None if it was not made here for this owner.
+    """Return the message with the summary that a compaction item hides; None if it was not made here for this owner.
 
     It is never longer than what was sent: where there is no secret, anybody can sign what would unpack to gigabytes.
     """
