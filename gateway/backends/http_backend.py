@@ -345,7 +345,7 @@ class HttpBackend(ABC):
     ) -> tuple[dict[str, Any], bytes, ReplyReader, tuple[str, ...]]:
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)
-        if self._refused is not None and (self._refused or left_out):
+        if self._refused is not None and (self._refused.until or left_out):
             body, omitted = self._refused.left_out(body, left_out)
             if request.prompt_cache is not None:
                 request.prompt_cache.left_out(omitted)

@@ -86,7 +86,8 @@ class OpenAIBackend(HttpBackend):
         if stream:
             payload["stream"] = True
             payload["stream_options"] = {**(payload.get("stream_options") or {}), "include_usage": True}
-        reader, dropped = self._reader, lost_fields(request.native, "chat")
+        native, reader = request.native, self._reader
+        dropped = () if native is None else lost_fields(native, "chat")
         if not self._asks_usage and (options := payload.pop("stream_options", None)):
             dropped += tuple(f"stream_options.{name}" for name in options if name != "include_usage" and options[name])
         if "store" in payload and not self._stores and payload.pop("store"):

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 class FieldMemory(Protocol):
     """Remembers which request fields one backend's model refuses. What it says of a field is its own kind of value."""
 
-    def __bool__(self) -> bool:
-        """Return whether any is left out now."""
+    until: Mapping[Any, float]
+    """The fields that are left out, each with the time until which it is."""
 
     def names(self) -> list[str]:
         """Return the paths of what is left out now."""

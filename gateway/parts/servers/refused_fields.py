@@ -164,15 +164,12 @@ class RefusedFields:
     def __init__(self, backend: str = "", clock: Callable[[], float] = time.monotonic) -> None:
         self._backend = backend
         self._clock = clock
-        self._until: dict[RefusedField, float] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
+        self.until: dict[RefusedField, float] = {}
 
     def names(self) -> list[str]:
         """Return the paths of what is left out now; of a field that is refused at some values, with those."""
         self._forget()
-        return sorted(field.shown + (f"={field.value.decode()}" if field.value else "") for field in self._until)
+        return sorted(field.shown + (f"={field.value.decode()}" if field.value else "") for field in self.until)
 
     def left_out(self, body: dict[str, Any], also: Sequence[RefusedField] = ()) -> tuple[dict[str, Any], list[str]]:
         """Return the body without what is refused, and the paths of what was left out; `body` stays as it is.
@@ -180,7 +177,7 @@ class RefusedFields:
         `also` is what this request alone goes without. A field that has another name (max_tokens) is sent under that.
         """
         self._forget()
-        refused = (*self._until, *also)
+        refused = (*self.until, *also)
         fitted, paths = body, []
         for field in refused:
             if (other := _OTHER_NAME.get(field.path[0])) is not None:
@@ -205,8 +202,8 @@ class RefusedFields:
     def remember(self, refused: Iterable[RefusedField]) -> None:
         """Leave these fields out from now on: the request without them was answered."""
         for field in refused:
-            if field.always and field not in self._until and len(self._until) < _MOST:
-                self._until[field] = self._clock() + KEPT_S
+            if field.always and field not in self.until and len(self.until) < _MOST:
+                self.until[field] = self._clock() + KEPT_S
                 hours = round(KEPT_S / 3600)
                 log.warning("backend %s refuses %s, and is sent none for %d hours", self._backend, field.shown, hours)
 
@@ -233,9 +230,9 @@ class RefusedFields:
 
     def _forget(self) -> None:
         now = self._clock()
-        for field, until in tuple(self._until.items()):  # large bodies are fitted in threads
+        for field, until in tuple(self.until.items()):  # large bodies are fitted in threads
             if until <= now:
-                self._until.pop(field, None)
+                self.until.pop(field, None)
 
 
 def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[RefusedField]:

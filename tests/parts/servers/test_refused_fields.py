@@ -250,7 +250,7 @@ def test_a_server_is_asked_again_after_some_hours() -> None:
     assert refused.names() == ["seed"] and "seed" not in refused.left_out(dict(BODY))[0]
     now = KEPT_S + 1
     assert "seed" in refused.left_out(dict(BODY))[0]
-    assert not refused and refused.names() == []
+    assert not refused.until and refused.names() == []
 
 
 def test_what_a_client_wrote_changes_nothing_for_others() -> None:
