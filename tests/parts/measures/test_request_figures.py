@@ -8,8 +8,7 @@ import pytest
 from gateway.accounting import Finalizer, HedgeBudgets, charge, replayed, settle
 from gateway.chat.usage import Price, Usage
 from gateway.config.policy_reload import PolicyReloader
-from gateway.parts.measures.endings import answered
-from gateway.parts.measures.request_figures import RequestFigures
+from gateway.parts.measures.request_figures import RequestFigures, answered
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.tiers import Tier
