@@ -55,6 +55,10 @@ class IndexState:
 class SemanticIndex(Protocol):
     """A semantic index. Vectors have norm 1 and the index's dimension. Raises only StoreUnavailable."""
 
+    @property
+    def current(self) -> SemanticIndex:
+        """The index to search and to add to: this one, or another of its choice."""
+
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
         """Return up to `k` entries of the partition whose vectors are nearest, nearest first, by cosine similarity.
 
@@ -316,6 +320,7 @@ class ReplicaIndex:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """Create an index; without a `store` it holds only what is added to it."""
+        self.current = self
         self.total = total
         self.following = False
         self._lost = False

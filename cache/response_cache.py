@@ -93,7 +93,7 @@ class ResponseCache:
         self.plan = self._planner.plan
         self.scopes, self.secret = self._planner.scopes, self._planner.secret
         """Prefixes of keys by owner and policy, and the key of the hashes in them, for what else is kept by scope."""
-        self._keeper = WritePlanner(self.index.operations, dimension, clock, caps, largest)
+        self._keeper = WritePlanner(self.index, dimension, clock, caps, largest)
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
         self._candidates = SemanticMatcher(self.index, verifier, cross_encoder, bound, cosine_weight, turn_by_turn)
@@ -285,7 +285,7 @@ class ResponseCache:
             return ""
         for write in prepared:
             if write.record is not None:
-                self.index.kept(write.record)
+                self.index.current.kept(write.record)
         return ""
 
     def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:

@@ -26,9 +26,9 @@ from cache.scopes.shelf import Caps, put
 from cache.store.base import Operation, Release, Store, StoreUnavailable
 
 if TYPE_CHECKING:
-    from cache.index import Vector
+    from cache.index import SemanticIndex, Vector
     from cache.planning.plan import CachePlan
-    from cache.store.base import Command, IndexOperation, Operation
+    from cache.store.base import Command, Operation
     from policies.caching import CachePolicy
 
 MAX_BODY_BYTES: Final = 1 << 20
@@ -184,20 +184,20 @@ class PlannedWrite:
 
 
 class WritePlanner:
-    """Turn answers into store operations. `operations` returns those that add a record to the index.
+    """Turn answers into store operations, with those that add a record to the `index`.
 
     `caps` bound each scope; `largest` is the maximum number of bytes of one answer.
     """
 
     def __init__(
         self,
-        operations: Callable[[IndexRecord], tuple[IndexOperation, ...]],
+        index: SemanticIndex,
         dimension: int,
         clock: Callable[[], float],
         caps: Caps,
         largest: int,
     ) -> None:
-        self._operations = operations
+        self._index = index
         self._caps = caps
         self._largest = largest
         self.registry = Registry(clock)
@@ -265,7 +265,7 @@ class WritePlanner:
             return PlannedWrite(kept)
         data = np.asarray(keep.vector, "<f4").tobytes()
         record = IndexRecord(keys.partition, keys.key, entry.question, entry.created_at + semantic.ttl, data)
-        return PlannedWrite((*kept, *self._operations(record)), record)
+        return PlannedWrite((*kept, *self._index.current.operations(record)), record)
 
     def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:
         """Return the operations that store an entry under the plan's exact key for `left_s` seconds.

@@ -52,9 +52,11 @@ class ChosenIndex:
         self._clock = clock
         self._kind: IndexKind | None = None
         self._works_unprobed = choice in ("auto", "replica")
-        self.usable = self._works_unprobed
+        self.usable: bool
         """Whether there is an index to search; False where the server lacks the explicitly chosen kind."""
-        self._current: SemanticIndex = self._made("replica")
+        self.current: SemanticIndex
+        """The replica index while it is in use: it needs nothing of this one, which is not in between then."""
+        self._use(self._made("replica"), usable=self._works_unprobed)
         self._why_none = "not probed yet"
         self._refusal, self._refused_at = "", float("-inf")
         self._doubted = asyncio.Event()
@@ -133,7 +135,7 @@ class ChosenIndex:
             return
         if kind is None:
             self._kind, self._why_none = None, f"the server has no {self._choice}"
-            self.usable = self._works_unprobed
+            self._use(self._current, usable=self._works_unprobed)
 
     async def _take(self, kind: IndexKind) -> None:
         if kind == self._current.state().kind:
@@ -141,11 +143,17 @@ class ChosenIndex:
         else:
             taken = self._made(kind)
             await taken.start()
-            left, self._current = self._current, taken
+            left = self._current
+            self._use(taken, usable=True)
             await left.aclose()
-        self._kind, self.usable = kind, True
+        self._kind = kind
+        self._use(self._current, usable=True)
 
-    def _made(self, kind: IndexKind) -> SemanticIndex:
+    def _use(self, index: ReplicaIndex | VectorSetIndex, *, usable: bool) -> None:
+        self._current, self.usable = index, usable
+        self.current = index if usable and isinstance(index, ReplicaIndex) else self
+
+    def _made(self, kind: IndexKind) -> ReplicaIndex | VectorSetIndex:
         if kind == "vector_sets":
             return VectorSetIndex(self._store, per_partition=self._entries, clock=self._clock)
         return ReplicaIndex(

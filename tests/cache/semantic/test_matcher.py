@@ -32,6 +32,7 @@ class Index:
     """What the index of a partition finds."""
 
     def __init__(self, *near: tuple[str, float], scope: str = _SCOPE) -> None:
+        self.current = self
         self.near = [Neighbour(f"{scope}:{i}", text, cosine) for i, (text, cosine) in enumerate(near)]
 
     async def nearest(self, partition: str, vector: Any, k: int, at_least: float = -1.0) -> list[Neighbour]:
