@@ -23,6 +23,7 @@ from cache.semantic.decision import (
     settled,
     shortlist,
 )
+from cache.text.conversation import LONG, SEPARATOR
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,7 +93,7 @@ class SemanticMatcher:
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
             return Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
-        near = await self._index.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
+        near = await self._index.current.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         chosen = self._shortlist(semantic, question, own)
@@ -134,7 +135,8 @@ class SemanticMatcher:
             most = semantic.cross_encoder.candidates
             decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
         pairs = [(neighbour.question, neighbour.similarity) for neighbour in near]
-        if self._turn_by_turn is not None:
+        taken_apart = len(question) >= LONG or question[:1] == SEPARATOR
+        if taken_apart and self._turn_by_turn is not None:
             decide = self._turn_by_turn(decide, semantic)
         return shortlist(decide, question, pairs, most)
 

@@ -21,6 +21,8 @@ SEPARATOR: Final = "\x1e"
 USER: Final = "u"
 ASSISTANT: Final = "a"
 HASH: Final = "h"
+LONG: Final = 200
+"""Characters from which a text tells more than it asks."""
 _IN_FULL: Final = 300
 _DIGEST_BYTES: Final = 16
 _SPEAKERS: Final = {USER: "user", ASSISTANT: "assistant", HASH: "assistant"}

@@ -8,12 +8,10 @@ from difflib import SequenceMatcher
 from functools import lru_cache
 from typing import Final
 
-from cache.text.conversation import END
+from cache.text.conversation import END, LONG
 from cache.text.reading import LISTS
 from cache.text.thesaurus import word_set
 
-LONG: Final = 200
-"""Characters from which a text tells more than it asks."""
 _FEWEST: Final = 3
 _MOST_SENTENCES: Final = 40
 """Sentences of each text: to compare two lists of them takes the product of their lengths."""

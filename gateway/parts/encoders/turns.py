@@ -23,14 +23,14 @@ from typing import TYPE_CHECKING, Final
 
 from cache.planning.eligibility import why_not_in_context
 from cache.semantic.decision import Verdict, same_words, wording
-from cache.text.conversation import HASH, USER, Turn, turns_of
+from cache.text.conversation import HASH, LONG, USER, Turn, turns_of
 from cache.text.guards import Pair
 from cache.text.languages import ENGLISH, language_of
 from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
 from cache.text.question_conflicts import DUTIES
 from cache.text.reading import FAINT, read
-from gateway.parts.encoders.sentences import LONG, differing_sentences
+from gateway.parts.encoders.sentences import differing_sentences
 from gateway.parts.encoders.typos import respelled
 
 if TYPE_CHECKING:
