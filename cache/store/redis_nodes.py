@@ -116,9 +116,6 @@ class Nodes:
     A class below it is for stores of several servers, and sends each command to the node that has its key.
     """
 
-    several = False
-    """Whether the store is a cluster."""
-
     def __init__(self, dialler: Dialler, lacking: str = "") -> None:
         """Take `lacking`: what to tell where the server is one of a cluster."""
         self._dialler = dialler
@@ -126,6 +123,8 @@ class Nodes:
         self._lacking = lacking
         self._asked = False
         self._refused = ""
+        self.slots: Sequence[Node] | None = None
+        """The node of each slot of a cluster, which a class below this one sets; None for a single server."""
 
     @property
     def where(self) -> str:
@@ -142,11 +141,11 @@ class Nodes:
 
     def owners(self, parts: Sequence[NodeCommand]) -> set[Node]:
         """Return the nodes that own the keys of these commands."""
-        return {self._first} if parts else set()
+        return {self._first} if parts and self.slots is None else {self.of(part.key) for part in parts}
 
     async def read(self, key: bytes, command: bytes, limit_s: float) -> Any:
         """Return the reply to the only command of a request's lookup."""
-        (value,) = await self._first.request(command, 1, limit_s)
+        (value,) = await (self._first if self.slots is None else self.of(key)).request(command, 1, limit_s)
         return await self.followed(NodeCommand(key, command), value, limit_s) if type(value) is Moved else value
 
     async def one(self, part: NodeCommand, limit_s: float) -> Any:
@@ -189,7 +188,13 @@ class Nodes:
 
     def state(self) -> StoreState:
         """Return the worst node's state, with the number of nodes."""
+        if self.slots is not None:
+            return self.worst_state()
         return StoreState("degraded", self._refused, 1) if self._refused else self._first.state()
+
+    def worst_state(self) -> StoreState:
+        """Return the state of a cluster."""
+        return self._first.state()
 
     async def aclose(self) -> None:
         """Close all nodes."""

@@ -98,7 +98,7 @@ class RedisStore:
         nodes = self._nodes.owners((*writes, *appends))
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
-        if self._nodes.several and writes and appends:
+        if self._nodes.slots is not None and writes and appends:
             # Nodes differ in speed: an entry must be readable before a stream announces it.
             answers = await self._nodes.all([*writes, *releases], _WRITE_S) + await self._nodes.all(appends, _WRITE_S)
         else:

@@ -33,36 +33,21 @@ class ClusterNodes(Nodes):
     def __init__(self, dialler: Dialler) -> None:
         super().__init__(dialler)
         self._known: dict[str, Node] = {self._first.where: self._first}
-        self._map: list[Node] | None = None
         self._refreshed_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
-    @property
-    def several(self) -> bool:  # type: ignore[override]
-        """Whether the store is a cluster."""
-        return self._map is not None
-
     def of(self, key: bytes) -> Node:
         """Return the node that owns a key, by the present slot map."""
-        return self._first if self._map is None else self._map[slot_of(key)]
+        return self._first if self.slots is None else self.slots[slot_of(key)]
 
     def any(self) -> Node:
         """Return a healthy node, for commands that every node answers alike."""
         return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
 
-    def owners(self, parts: Sequence[NodeCommand]) -> set[Node]:
-        """Return the nodes that own the keys of these commands."""
-        return {self._first} if parts and self._map is None else {self.of(part.key) for part in parts}
-
-    async def read(self, key: bytes, command: bytes, limit_s: float) -> Any:
-        """Return the reply to the only command of a request's lookup."""
-        (value,) = await (self._first if self._map is None else self.of(key)).request(command, 1, limit_s)
-        return await self.followed(NodeCommand(key, command), value, limit_s) if type(value) is Moved else value
-
     async def all(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         """Return the replies to several commands, in order; those for one node go in one round trip, in order."""
-        if self._map is None:
+        if self.slots is None:
             answers = await sent(self._first, parts, limit_s)
         else:
             answers = await self._spread(parts, limit_s)
@@ -105,10 +90,8 @@ class ClusterNodes(Nodes):
         if not self._asked:
             await self._refresh(self._first)
 
-    def state(self) -> StoreState:
-        """Return the worst node's state, with the number of nodes."""
-        if self._map is None:
-            return self._first.state()
+    def worst_state(self) -> StoreState:
+        """See `Nodes.state`."""
         states = [node.state() for node in self._known.values()]
         worst = next((state for state in states if state.status != "ok"), states[0])
         return StoreState(worst.status, worst.reason, len(states))
@@ -141,9 +124,9 @@ class ClusterNodes(Nodes):
     def _moved_to(self, moved: Moved) -> Node:
         node = self._at(moved.host, moved.port)
         if not moved.asking:
-            if self._map is None:
-                self._map = [self._first] * SLOTS
-            self._map[moved.slot % SLOTS] = node
+            slots = [self._first] * SLOTS if self.slots is None else list(self.slots)
+            slots[moved.slot % SLOTS] = node
+            self.slots = slots
             self._doubt()
         return node
 
@@ -158,7 +141,7 @@ class ClusterNodes(Nodes):
     def _doubt(self) -> None:
         """Start reading the slot map again, unless there is none or it was read less than 0.5 s ago."""
         running = self._refreshing is not None and not self._refreshing.done()
-        if self._map is not None and not running and time.monotonic() - self._refreshed_at > _REFRESH_S:
+        if self.slots is not None and not running and time.monotonic() - self._refreshed_at > _REFRESH_S:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh_somewhere(), name="store-slots")
 
     async def _refresh_somewhere(self) -> None:
@@ -181,7 +164,7 @@ class ClusterNodes(Nodes):
         return True
 
     def _take(self, reply: list[Any], teller: Node) -> None:
-        slots = list(self._map or [self._first] * SLOTS)
+        slots = list(self.slots or [self._first] * SLOTS)
         try:
             for first, last, (host, port, *_), *_ in reply:
                 node = self._at(_text(host), int(port), teller.where)
@@ -190,7 +173,7 @@ class ClusterNodes(Nodes):
             return
         if len(slots) != SLOTS or not reply:
             return
-        self._map = slots
+        self.slots = slots
         for where, node in list(self._known.items()):
             if node not in slots:
                 # It has no slots any more; the node in the URL stays the starting point.
