@@ -115,7 +115,7 @@ def build(
     steps.coalescer = Coalescer(steps.cache, build_flights(steps))
     steps.semantic_cache = SemanticLookup(steps.cache)
     steps.cascade = CascadeRunner(tiers, hedge_budgets, steps.verifier, build_successor(steps), steps.limits)
-    steps.write_behind = WriteBehind(steps.cache, steps.telemetry, finalizer, steps.observers)
+    steps.write_behind = WriteBehind(steps.cache, steps.telemetry, finalizer, steps.observers, steps.policies)
     return steps
 
 

@@ -151,6 +151,8 @@ class Authenticator(Protocol):
 class Admission(Protocol):
     """A layer of `gateway.http.exchange`, one for a worker: each chat passes it, with its policy and limits, before the
     pipeline. Its `aclose` is awaited at the close.
+
+    With an attribute `keys`, keys of policies, it is passed by chats alone whose policy has one of them.
     """
 
     @property

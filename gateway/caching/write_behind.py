@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gateway.accounting import Finalizer
     from gateway.cascade.attempt import JsonAnswer
     from gateway.cascade.runner import Served
+    from gateway.config.policy_reload import Policies
     from gateway.request.context import HeldLimits, RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.telemetry.sink import Telemetry
@@ -64,6 +65,10 @@ class Take(NamedTuple):
 class Observer(Protocol):
     """What looks at fresh answers. Nothing in it can fail or delay a request."""
 
+    @property
+    def keys(self) -> Collection[str]:
+        """Keys of policies: it is asked about requests whose policy has one, and about all while a candidate runs."""
+
     def wants(self, request: RequestContext) -> Sequence[Take]:
         """Return what is wanted of the answer to this request."""
 
@@ -94,9 +99,11 @@ class WriteBehind(BatchTask[Finished]):
         telemetry: Telemetry,
         finalizer: Finalizer,
         observers: Sequence[Observer],
+        policies: Policies,
     ) -> None:
         super().__init__("tierline.write_behind", _LINGER_S)
         self._observers = observers
+        self._policies = policies
         self._cache = cache
         self._telemetry = telemetry
         self._finalizer = finalizer
@@ -111,7 +118,8 @@ class WriteBehind(BatchTask[Finished]):
             request.trace.answer = partial(_text_of, answer)
         takes: list[Take] = []
         for observer in self._observers:
-            takes += observer.wants(request)
+            if self._policies.current.rolling or not request.policy.content.keys().isdisjoint(observer.keys):
+                takes += observer.wants(request)
         may_store = served.may_store and plan.write and not plan.reason
         whole: Whole = _nothing
         if isinstance(answer, LiveStream):

@@ -251,6 +251,9 @@ class Exchange(BaseExchange):
             await self._prepare(request)
             return None
         for admission in self.admissions:
+            keys = getattr(admission, "keys", None)
+            if keys is not None and request.policy.content.keys().isdisjoint(keys):
+                continue
             if (entering := admission.enter(request)) is not None:
                 request = await entering
         if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:

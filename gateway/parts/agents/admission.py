@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
 
 class AgentAdmission:
-    """The `Admission` (`gateway.steps`) of one worker's agents: one layer, as each costs a call of every request."""
+    """The `Admission` (`gateway.steps`) of one worker's agents: one layer, for policies with one of its keys."""
 
     name: Final = "sessions and shorter input"
+    keys: Final = ("session", "input")
 
     def __init__(self, sessions: SessionCounts, histories: HistorySummaries) -> None:
         self.sessions = sessions
@@ -37,7 +38,7 @@ class AgentAdmission:
     def enter(self, request: RequestContext) -> Awaitable[RequestContext] | None:
         """Return the request, told to conclude if it is its session's last. Raises SessionLimitReached."""
         policy = request.policy
-        if not isinstance(policy, AgentSections) or (policy.session is None and policy.input is None):
+        if not isinstance(policy, AgentSections):
             return None
         caps = None if request.options.cache.only_if_cached else policy.session
         return self._enter(request, caps, policy.input)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.caching.write_behind import Take
 from gateway.parts.rollout.policy import RolloutSections
@@ -14,27 +14,19 @@ if TYPE_CHECKING:
     from gateway.parts.rollout.comparer import Comparer
     from gateway.parts.rollout.shadow import ShadowRunner
     from gateway.request.context import RequestContext
-    from policies.loader import PolicySet
 
 
 class AnswerDraws:
     """The comparer and the shadows of one worker: see `gateway.caching.write_behind.Observer`."""
 
+    keys: Final = ("learn",)
+
     def __init__(self, comparer: Comparer, shadows: ShadowRunner) -> None:
         self.comparer = comparer
         self._shadows = shadows
-        self._read: PolicySet | None = None
-        self._learning: frozenset[str] = frozenset()
-        """The surfaces of that set whose policies have `learn`: looked up once, and not with each request."""
 
     def wants(self, request: RequestContext) -> Sequence[Take]:
         """Return what chance draws this answer for."""
-        current = self._shadows.policies.current
-        if current is not self._read:
-            self._read, policies = current, current.by_surface
-            self._learning = frozenset(name for name in policies if policies[name].of(RolloutSections).learn)
-        if not current.rolling and request.policy.surface not in self._learning:
-            return ()
         if request.ledger.arm == PLAYGROUND:
             return ()
         learn = request.policy.of(RolloutSections).learn
