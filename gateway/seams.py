@@ -77,7 +77,7 @@ if TYPE_CHECKING:
     from gateway.config.policy_reload import Policies
     from gateway.config.schema import Deployment
     from gateway.errors import ApiError
-    from gateway.request.context import CallerLimits
+    from gateway.request.context import CallerLimits, EarlyHead, LivingStream, RequestContext
     from gateway.steps import Admission, Authenticator, ClientApi, Core, Described, Steps, StoreRoom, WorkerTask
     from gateway.telemetry.ledger import DecisionEncoder, Ledger
     from gateway.telemetry.metrics import Metrics
@@ -251,6 +251,11 @@ def build_verifier(core: Core) -> AnswerVerifier | None:
 @one("successor")
 def build_successor(core: Core) -> StreamSuccessor | None:
     """Return what continues streams that break; without, they end with an error."""
+
+
+@one("early_heads")
+def early_head(request: RequestContext, send: Any, writer: LivingStream | None) -> EarlyHead | None:
+    """Return what sends the head of a stream early, as `escalate.stream.alive` says; `writer` is of another API."""
 
 
 # Other APIs.

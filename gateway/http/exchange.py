@@ -17,7 +17,6 @@ from gateway.chat.completions import wants_usage
 from gateway.errors import CLIENT_GONE, ApiError, Draining, InternalError, InvalidRequest, RequestTooLarge, retry_after
 from gateway.http.build_context import build_context, policy_of
 from gateway.http.messages import (
-    EarlyHead,
     explain,
     linger,
     read_body,
@@ -31,7 +30,7 @@ from gateway.parts.standard import missing_for
 from gateway.request.body import ChatBodies
 from gateway.request.context import QUIET_S, Client, ClientGone, is_sign_of_life
 from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_options, user_of
-from gateway.seams import tried
+from gateway.seams import early_head, tried
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
 from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
@@ -39,9 +38,8 @@ from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from gateway.dialects.native import Native
-    from gateway.http.messages import LivingStream
     from gateway.request.body import ChatBodies
-    from gateway.request.context import Header, HeaderStyle, HeldLimits, Reply, RequestContext
+    from gateway.request.context import EarlyHead, Header, HeaderStyle, HeldLimits, LivingStream, Reply, RequestContext
     from gateway.steps import Steps
     from policies.model import Policy
 
@@ -226,7 +224,7 @@ class Exchange(BaseExchange):
         3. how          policy, features, deadline                 `build_context`
            how much     what its sender may still send and spend   `hold`
                         what else parts ask of a chat              `admissions`
-           beside it    the head of a stream that comes early      `EarlyHead`
+           beside it    the head of a stream that comes early      `early_head`
         """
         steps = self.steps
         await self.admit()
@@ -257,8 +255,7 @@ class Exchange(BaseExchange):
             if (entering := admission.enter(request)) is not None:
                 request = await entering
         if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:
-            self._early_head = EarlyHead(request, self.send, self.living_stream())
-            self._early_head.begin()
+            self._early_head = early_head(request, self.send, self.living_stream())
         reply = await pipeline.answer(request, steps)
         if self.client.absent:  # the client left, and the answer was made for followers
             self.reply = reply

@@ -225,6 +225,13 @@ PARTS: Final = (
         provides=("answer_schemas",),
         settings=("escalate.when.invalid.json_schema",),
     ),
+    StandardPart(
+        "early_heads",
+        "heads of slow streams",
+        (),
+        provides=("early_heads",),
+        settings=("escalate.stream.alive",),
+    ),
     StandardPart("heads", "how likely an answer is right", (), provides=("heads",)),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),

@@ -369,3 +369,29 @@ class CallerLimits(ChargedAccounts, Protocol):
 
     def notes(self) -> Sequence[str]:
         """Return what is wrong with the counts, for `/readyz`."""
+
+
+class LivingStream(Protocol):
+    """What begins a stream in another API than chat completions."""
+
+    def begin(self) -> bytes:
+        """Begin the stream before anything of its answer is known; return its first events, b'' if there are none."""
+
+    def alive(self) -> bytes:
+        """Return an event that shows, after `begin`, that the connection works; b'' if the API has none."""
+
+
+class EarlyHead(Protocol):
+    """Sends the head of one stream before its answer, if that takes long; the part that provides `early_heads`."""
+
+    async def stopped(self) -> bool:
+        """Stop after any message being sent has gone out; return whether the head was sent."""
+
+    def abandon(self) -> None:
+        """Stop at once: the client has disconnected."""
+
+    def events(self, events: AsyncGenerator[bytes], extra: Sequence[Header] = ()) -> AsyncGenerator[bytes]:
+        """Yield the answer's events, adapted to follow the early head; `extra` are headers that it did not have."""
+
+    async def fail(self, error_event: bytes) -> None:
+        """Send the error's event as the last, after a comment with the late headers, and end the response."""

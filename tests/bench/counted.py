@@ -75,7 +75,7 @@ _STORE_REPLY: Final = StoreConnection.data_received.__code__
 _FAR_S: Final = 60
 _LIMITS: Final = {
     ("gateway.request.context", "_PATIENCE_S"): _FAR_S,
-    ("gateway.http.messages", "_AFTER_S"): _FAR_S,
+    ("gateway.parts.early_heads.part", "_AFTER_S"): _FAR_S,
     ("gateway.request.load_shedding", "MOST_LAG_S"): _FAR_S,
     ("cache.index", "_BLOCK_MS"): 1000 * _FAR_S,  # its reader returns when there are records, and not before
     ("routing.load.limits", "_BASELINE_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
