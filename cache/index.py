@@ -359,7 +359,10 @@ class ReplicaIndex:
         return neighbours
 
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
-        """Return a stream entry, its vector as float16: half the memory, and a cosine accurate to 1e-4."""
+        """Return the entry to append to the index's stream in the store, from which every worker reads the record.
+
+        The vector goes as float16: half the memory, and a cosine accurate to 1e-4.
+        """
         half = np.frombuffer(record.vector, "<f4").astype("<f2").tobytes()
         value = encode_record(IndexRecord(*record[:-1], half))
         self._appended[record.key] = value

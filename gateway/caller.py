@@ -45,12 +45,12 @@ class OpenModels:
 
     @property
     def text(self) -> str:
-        """What is equal for requests that the same models may answer."""
+        """A text that is equal for callers to whom the same models are open, as a part of cache keys."""
         return ";".join(f"{name}={','.join(sorted(models))}" for name, models in self.by_tier.items())
 
 
 class Rights(Protocol):
-    """What a caller's requests may use. `ladder` has all models of a policy's tiers."""
+    """What a caller may use: surfaces, models and services. `ladder`, in its methods, has a policy's models by tier."""
 
     @property
     def may_try(self) -> bool:
@@ -58,19 +58,22 @@ class Rights(Protocol):
 
     @property
     def some_models(self) -> bool:
-        """Whether some models alone may answer them."""
+        """Whether the caller is limited to some models."""
 
     def choose(self, policies: PolicySet, name: str, surface: str | None) -> Policy | None:
         """Return the policy of a surface, or of a name where that is None; None for no policy. Raises Forbidden."""
 
     def opens(self, policy: Policy, policies: PolicySet, ladder: ModelsByTier) -> bool:
-        """Return whether a surface, and any of the models that may answer there, is open to them."""
+        """Return whether the caller may use a surface, and at least one of the models that answer there."""
 
     def open_models(self, policy: Policy, policies: PolicySet, ladder: ModelsByTier) -> OpenModels | None:
-        """Return the models that may answer; None where all may."""
+        """Return the models of the surface that may answer the caller; None where all may."""
 
     def clamp(self, policy: Policy, least: str | None, most: str | None, models: OpenModels | None) -> Clamp | None:
-        """Return which of the tiers from `least` to `most` may answer; None if that is all. Raises Forbidden."""
+        """Return the tiers from `least` to `most` (names; None for an open end) that may answer; None if all may.
+
+        Raises Forbidden where the caller may use none of them.
+        """
 
     def check_fields(self, body: Mapping[str, Any]) -> None:
         """Raise Forbidden for a body that asks a server for further models, where some alone may answer."""

@@ -155,8 +155,9 @@ def _why_not_asked(question: str) -> str:
 
 @lru_cache(maxsize=1_024)
 def why_not_in_context(question: str) -> str:
-    """Return why no other wording of a user's turn may take its place, or '', where the turns before it are compared
-    too: it need not stand alone, but needs a word of its own.
+    """Return why a user's turn may not be answered as another wording of it was, or '' if it may.
+
+    The turns before it are compared too, so it need not stand alone; but it needs a word of its own.
     """
     words = _words_of(question)
     if words.own == 0 or any(part.size + part.meta == 0 and part.length < _ASKS_SOMETHING for part in words.foreign):

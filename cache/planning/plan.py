@@ -67,10 +67,11 @@ class OwnForm(Protocol):
 
 
 class Fingerprint(NamedTuple):
-    """`scope` prefixes `key` and `partition`. `question` is the last user text; None without a plain one.
+    """The keys of one request: of its stored answer (`key`), and of those to compare it with (`partition`).
 
-    For a conversation that is compared turn by turn, `question` is all of its turns (`cache.text.conversation`), and
-    `user_turns` those of the user, which are embedded in place of the question.
+    `scope` begins both. `question` is the last user text; None without a plain one. For a conversation that is compared
+    turn by turn, `question` is all of its turns (`cache.text.conversation`), and `user_turns` those of the user, which
+    are embedded in place of the question.
     """
 
     scope: str

@@ -71,7 +71,10 @@ def _script_of(sign: str) -> _Script:
 
 
 class Token(NamedTuple):
-    """A word's features: rows of the table, each with a value; how many words it counts as; its form in pairs."""
+    """A word as the head reads it: the `rows` of its table, with a value each.
+
+    `size` is the number of words that it counts as, `form` what stands for it in pairs of neighbours.
+    """
 
     rows: tuple[int, ...]
     values: tuple[float, ...]
@@ -116,7 +119,7 @@ def pairs_of(forms: Sequence[bytes], bits: int) -> list[int]:
 
 
 def facts_of(text: str, sentence: str, count: int, bits: int) -> list[int]:
-    """Return the rows of what surrounds a sentence: other sentences, and signs of a question or of a quoted text."""
+    """Return the rows of facts around a sentence: it is the only one, it asks, the text has quotes or a colon."""
     facts = [b"#one" if count == 1 else b"#several"]
     if sentence.endswith(_QUESTION_MARKS):
         facts.append(b"#asks")
@@ -144,7 +147,7 @@ def sentences_of(text: str) -> tuple[list[str], int]:
 
 
 class VolatileHead:
-    """The head. Safe to use from several threads at once."""
+    """Estimate whether a question's answer changes with time. Safe to use from several threads at once."""
 
     def __init__(self, weights: bytes, bits: int, scale: float, bias: float, threshold: float, version: str) -> None:
         """Hold a table of int16 weights, least byte first. A score of `threshold` or more is volatile."""

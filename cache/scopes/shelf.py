@@ -36,7 +36,7 @@ GONE_S: Final = 600.0
 
 @dataclass(slots=True)
 class Caps:
-    """Limits of one scope, in entries and in bytes as stored. Who owns them may change them at any time."""
+    """The most that one scope may hold, in entries and in bytes as stored. The values may change while it is in use."""
 
     entries: int = 20_000
     bytes: int = 32 << 20
@@ -74,8 +74,8 @@ def put(
 def drop(prefix: str, digests: Iterable[str], at: float | None = None) -> Command:
     """Return the command that deletes entries of one scope; its reply is 1 if the first of them existed, else 0.
 
-    With a time `at` (wall clock) they are deleted for good: none that was made until then is written any more. In a
-    lasting scope none is at all.
+    With a time `at` (wall clock, in seconds) they are deleted for good: a later write of an answer that was made until
+    then is refused. In a lasting scope every later write of them is refused.
     """
     digests = list(digests)
     key = f"{prefix}{ENTRY}{digests[0]}".encode()

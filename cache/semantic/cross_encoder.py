@@ -33,11 +33,11 @@ class TextPairScorer(Protocol):
 
     @property
     def scripts(self) -> Collection[str]:
-        """Scripts on its data sheet."""
+        """Scripts in which it can score texts, by its data sheet."""
 
     @property
     def languages(self) -> Collection[str]:
-        """Languages on its data sheet, by their code."""
+        """Codes of the languages in which it can score texts, by its data sheet."""
 
     def scores(self, pairs: Sequence[TextPair]) -> Sequence[float]:
         """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
@@ -61,10 +61,11 @@ class TokenSums(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ComparedPairs:
-    """What a comparison called pairs of answers of which it was known whether they say the same.
+    """How often a comparison of answers erred, as counted on pairs of which it was known whether they say the same.
 
-    `false_alarms` of `same` pairs that do were called different, and `found` of `other` pairs that do not;
-    `by_language` has (found, other) for each language that was measured. Without pairs labels are taken as they are.
+    Of `same` pairs that say the same, `false_alarms` were called different; of `other` pairs that do not, `found` were.
+    `by_language` has (found, other) for each language that was measured. Without pairs, an audit's labels are taken as
+    they are.
     """
 
     same: int = 0
@@ -93,7 +94,7 @@ class MeasuredPairScorer(TextPairScorer, Protocol):
 
     @property
     def other_answer(self) -> float:
-        """Score up to which two in almost the same words say different things."""
+        """Score up to which two statements of answers, in almost the same words, say different things."""
 
     @property
     def label_errors(self) -> ComparedPairs:
@@ -122,7 +123,7 @@ class Checked:
 
 
 class PairQueue(Protocol):
-    """Asks a cross-encoder for the requests of one event loop. Close it when done."""
+    """Have a cross-encoder score the pairs of one event loop's requests. Close it when done."""
 
     @property
     def strict(self) -> float | None:

@@ -81,7 +81,7 @@ _verdict = from_fields(Verdict)
 
 
 class Scored(Protocol):
-    """A verifier's result for one candidate."""
+    """What a verifier says of one candidate: `score`, 0..1, and the name of its veto (`refused`, '' for none)."""
 
     @property
     def score(self) -> float: ...
@@ -121,7 +121,7 @@ def decide_by(
     scripts: Collection[str] = SCRIPTS,
     languages: Collection[str] = (ENGLISH,),
 ) -> Decide:
-    """Return the decision for one candidate: the policy's minimum cosine, the rule, the verifier or else the guards.
+    """Return a function that decides on one candidate by a policy's `semantic` section and the verifier, else guards.
 
     `screening`: a cross-encoder scores what is left, so only candidates below its `ask_from` are refused for their
     score; `scripts` and `languages` are those on its data sheet.
@@ -201,7 +201,7 @@ class Blend:
     weight: float
 
     def score(self, read: float, cosine: float) -> float:
-        """Return the score of a candidate of this cosine, to which the cross-encoder gave the score `read`."""
+        """Return the final score of a candidate, from the cross-encoder's score `read` and the cosine of its vector."""
         if not self.weight or not 0.0 < self.strict <= read < 1.0:
             return read
         logit = math.log(read / (1 - read)) - math.log(self.strict / (1 - self.strict)) + self.weight * (cosine - 1)
@@ -209,7 +209,7 @@ class Blend:
 
 
 class Doubtful(NamedTuple):
-    """A candidate that a cross-encoder has to score: its place, and its cosine."""
+    """A candidate that a cross-encoder has to score: its place in the list of candidates, and its cosine."""
 
     place: int
     cosine: float

@@ -122,7 +122,7 @@ class HitBound(Protocol):
         """Record that a hit was wrong."""
 
     def in_force(self, surface: str, owner: str = "", language: str = "") -> SurfaceState | None:
-        """Return a surface's state for such a request; None before its first request."""
+        """Return a surface's state for requests of this owner and language; None before the surface's first request."""
 
     def state(self) -> Mapping[str, SurfaceState]:
         """Return the state of each surface that has had a request."""

@@ -40,7 +40,7 @@ _NOT_ASKED: Final = Checked()
 
 
 class BestNeighbour(NamedTuple):
-    """The best neighbour and the verdict on it. `checked` says what the cross-encoder took, where it was asked."""
+    """The best neighbour, if any, and the verdict on it. `checked`: what the cross-encoder gave, where it was asked."""
 
     near: Neighbour | None
     verdict: Verdict
@@ -50,7 +50,10 @@ class BestNeighbour(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """The result of a search: the best candidate without a model, and the neighbours that a model has to score."""
+    """The result of a search: the neighbours, and the best of them before any cross-encoder was asked.
+
+    `chosen` says which of the neighbours `near` a cross-encoder still has to score.
+    """
 
     best: BestNeighbour
     chosen: Shortlist | None = None
@@ -122,7 +125,7 @@ class SemanticMatcher:
     def without(
         self, candidates: Candidates, passed: Neighbour, question: str, semantic: SemanticCache
     ) -> Candidates | None:
-        """Return what the search leaves without the neighbour `passed` over; None if that was the last."""
+        """Return the candidates that remain if the neighbour `passed` is left out; None if it was the only one."""
         near = [neighbour for neighbour in candidates.near if neighbour is not passed]
         chosen = self._shortlist(semantic, question, near)
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)

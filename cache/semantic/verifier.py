@@ -122,7 +122,7 @@ class Trees:
 
 
 class Verifier:
-    """The verifier. Safe to use from several threads at once."""
+    """Score pairs of questions by boosted trees over features of their words. Safe to use from several threads."""
 
     def __init__(
         self,

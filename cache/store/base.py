@@ -38,7 +38,9 @@ class StoreState:
 
 @dataclass(frozen=True, slots=True)
 class StoreMemory:
-    """What the store says of its memory. In a cluster: the least limit, allkeys-... if a node has it, the sum."""
+    """What the store says of its memory. Of a cluster: the least limit, `allkeys-...` if a node has it, the sum
+    evicted.
+    """
 
     limit: int
     """Bytes; 0: no limit."""
@@ -68,7 +70,7 @@ class Append:
 
 @value_type
 class Command:
-    """Any other command, as its arguments.
+    """A command that none of the other operations covers, as its arguments.
 
     If it is `optional` and refused, `ask` returns the error as its reply; where `apply` executes it, only the index has
     failed.
@@ -87,7 +89,7 @@ class Release:
 
 
 class Look(NamedTuple):
-    """The value that was read; without one, the holder of the lease now, None if no lease can be taken."""
+    """The result of `Store.look`: the key's value; without one, who holds the lease now, None if nobody can take it."""
 
     value: bytes | None
     holder: bytes | None = None
@@ -95,7 +97,7 @@ class Look(NamedTuple):
 
 @value_type
 class Claim:
-    """The holder of a lease now, and whether the key that was checked with it has a value."""
+    """The result of `Store.claim`: who holds the lease now, and whether the key checked with it has a value."""
 
     holder: bytes
     written: bool

@@ -184,7 +184,7 @@ class Node:
         return self._refuses_writes if self._clock() < self._resting_until else ""
 
     def wrote(self) -> None:
-        """Record a successful write: it accepts writes again."""
+        """Note that a write succeeded, so that writes are sent to this server again."""
         self._refuses_writes = ""
 
     # What only passes its arguments on returns the coroutine itself: another would be resumed with each exchange.

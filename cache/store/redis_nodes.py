@@ -37,7 +37,10 @@ SLOT_MAP: Final = resp.command(b"CLUSTER", b"SLOTS")
 
 
 class Dialler:
-    """Create nodes: that of a URL, and others with the same credentials and options. Close it after them."""
+    """Create the nodes of a store from its URL: the first, and others with the same credentials and options.
+
+    `slack` multiplies the time limits. Close it after its nodes.
+    """
 
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic, slack: float = 1.0) -> None:
         """Parse the URL. Raises ValueError, without the URL, which may contain a password, if it is invalid."""
@@ -53,7 +56,10 @@ class Dialler:
             ) from None
 
     def read(self, url: str, limits: Mapping[str, Any]) -> dict[str, Any]:
-        """Return redis-py's options of a URL, within these limits. Raises ValueError and TypeError."""
+        """Return the options with which redis-py connects to a URL, with `limits` in place of its own.
+
+        Raises ValueError and TypeError.
+        """
         return {**parse_url(url), **limits}
 
     def first(self, on_trouble: Callable[[], None]) -> Node:
@@ -74,7 +80,7 @@ class Dialler:
         return Node(dial, where, self._clock, on_trouble, self._slack)
 
     async def aclose(self) -> None:
-        """Close what finds servers; connections to them are their nodes'."""
+        """Close what finds the servers, where there is such a thing; their connections are closed with their nodes."""
 
 
 def _limits(slack: float) -> dict[str, Any]:
@@ -168,7 +174,7 @@ class Nodes:
         return await self.followed(part, answer, limit_s) if isinstance(answer, Moved) else answer
 
     async def followed(self, part: NodeCommand, moved: Moved, limit_s: float) -> Any:
-        """Return the reply of the node to which a command was redirected; here there is none to follow it to."""
+        """Send a command to the node that it was redirected to; here there is none, so StoreUnavailable is raised."""
         self._refused = self._lacking
         raise StoreUnavailable("moved", f"{self.where}: {self._lacking}")
 

@@ -34,7 +34,7 @@ class Language(NamedTuple):
 
 
 class ForeignReading(NamedTuple):
-    """What a lexicon tells of a text.
+    """What the word lists of one language tell of a text.
 
     `own` are its words that no list of words without a topic has, cut short; signs where words are not spaced, of which
     `letters` make a word. `size` is their number in words, `meta` that of the words that ask to go on, `length` that of
@@ -77,7 +77,7 @@ class ForeignLanguages(Protocol):
         """The lexicons by the code of their language."""
 
     def compared(self, text: str) -> Language:
-        """Return the language of a text whose script several languages have: it may be English, too."""
+        """Return the language of a text in a script that several languages share, English among them, by its words."""
 
     def respelled(self, stored: str, asked: str) -> tuple[str, str]:
         """Return two texts, each with the words of the other in place of those that are slips of them."""

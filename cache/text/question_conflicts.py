@@ -68,7 +68,7 @@ def same_words_moved(a: QuestionReading, b: QuestionReading) -> bool:
 
 
 def topics_moved(a: QuestionReading, b: QuestionReading) -> bool:
-    """Return whether the same words come in another order, but for those without a topic."""
+    """Return whether both consist of the same words, but those with a topic come in another order."""
     if a.stems != b.stems:
         return False
     return [word for word in a.content if word not in FAINT] != [word for word in b.content if word not in FAINT]
@@ -87,7 +87,10 @@ def not_in_one(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 
 
 def any_other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Return whether they ask for different things. A task fits any, `what` fits `how`."""
+    """Return whether they ask for different things, by their question words and modal verbs.
+
+    A task (no question word) fits any question; `what` and `how` fit each other.
+    """
     if a.modals != b.modals and a.modals and b.modals:
         return True
     if a.asked == b.asked:
@@ -102,9 +105,9 @@ def any_other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 
 
 def other_numbers(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Return whether they count or calculate other things.
+    """Return whether they name different numbers, or calculate with different signs.
 
-    One is said with an article as well. A number in only one of them may belong to its story, if that is long.
+    1 counts as an article. In a long text, numbers that only this one has may belong to its story, and are no conflict.
     """
     if not any_other_numbers(a, b):
         return False
@@ -139,7 +142,10 @@ def is_story(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
 
 
 def other_question(a: NormalizedQuestion, b: NormalizedQuestion) -> bool:
-    """Return whether they ask different things: who or when, whether or how. `what` may ask for any of them."""
+    """Return whether their question words ask for different things: who or when, whether or how.
+
+    `what` fits every question word, as it may ask for any of these things.
+    """
     if a.asked == b.asked or "what" in a.asked or "what" in b.asked:
         return False
     if a.polar or b.polar:
@@ -346,7 +352,10 @@ def _is_symmetric(a: NormalizedQuestion, rest: Leftover) -> bool:
 
 
 def other_pronouns(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    """Return whether others do what, or others than in the other. Only one of them may name somebody in its story."""
+    """Return whether both say `he` or `she`, but not the same of the two, or as often in another order.
+
+    Persons that only one of them names may belong to its story, and are no conflict.
+    """
     words, other = {*a.others}, {*b.others}
     if not words or not other:
         return False

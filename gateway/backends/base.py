@@ -144,7 +144,7 @@ class BadStatus(BackendError):
 
     @property
     def refusal(self) -> Refusal:
-        """What of ours the backend refuses: `key`, `quota` of our account, or its `model`, which is gone; else ''."""
+        """What of the gateway's own is refused: its `key`, its account's `quota`, the configured `model`; else ''."""
         return _REFUSALS.get(self.blame, "")
 
     @property
@@ -185,7 +185,7 @@ class FieldRefused(BadStatus):
 
 
 class LengthRefused(BadStatus):
-    """The limit of the reply, alone or with the prompt, is more than the model takes. `lengths` are those it told."""
+    """The reply's token limit, alone or with the prompt, exceeds the model's; `lengths` are those in the error."""
 
     always = "unfit"
 
@@ -362,10 +362,10 @@ class Identity(Protocol):
     """Why the last renewal failed, or is needed; '' if neither."""
 
     def tried(self) -> object | None:
-        """Fetch credentials, and return them; None where there are none, for which `failure` is the reason."""
+        """Fetch credentials now, blocking, and return them; None if that failed, for the reason in `failure`."""
 
     def renew(self) -> object:
-        """Have the credentials fetched, from now until `aclose`."""
+        """Renew the credentials in time, from now until `aclose`."""
 
     async def signed(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> dict[str, str]:
         """Return the headers to send with a request. Raises BadStatus where there are no credentials."""
@@ -374,7 +374,7 @@ class Identity(Protocol):
         """Return a transport that signs each request to `url` before `transport` sends it."""
 
     def refused(self) -> None:
-        """Look anew for what a server has refused, for the requests that come after."""
+        """Fetch new credentials for later requests, as a server has refused the present ones."""
 
     def without_secrets(self, body: bytes) -> bytes:
         """Return an error's body without what it may quote of the credentials."""

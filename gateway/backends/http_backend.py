@@ -190,7 +190,7 @@ class ReplyReader(Protocol):
 
 
 class Common(TypedDict, total=False):
-    """What every backend is made with, see `HttpBackend`."""
+    """The arguments that every kind of backend passes on to `HttpBackend`."""
 
     model: Required[str]
     key: Required[str | None]
@@ -204,7 +204,7 @@ Prepared = tuple[dict[str, Any], ReplyReader, tuple[str, ...]]
 
 
 class Prepare(Protocol):
-    """Prepare a request, see `HttpBackend._prepare`."""
+    """The signature of `HttpBackend._prepare`, which makes of a request what is sent."""
 
     def __call__(self, request: BackendRequest, *, stream: bool) -> Prepared: ...
 

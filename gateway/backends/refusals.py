@@ -68,7 +68,10 @@ class _RefusalKind:
 
 
 class Doubt(NamedTuple):
-    """One refusal in words that no rule knows. `callers`: every tier refused such a request lately."""
+    """A refusal in words that no rule knows, so that it is not clear whether request or backend is at fault.
+
+    `callers`: every tier refused such a request lately, so it is taken for the request's fault.
+    """
 
     refusals: Refusals
     shape: Shape

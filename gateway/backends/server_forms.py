@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 class FieldMemory(Protocol):
-    """Remembers which request fields one backend's model refuses. What it says of a field is its own kind of value."""
+    """Remembers which request fields one backend's model refuses.
+
+    How a refused field is noted is its own affair: `refused` returns such notes, `remember` and `also` take them.
+    """
 
     until: Mapping[Any, float]
     """The fields that are left out, each with the time until which it is."""
@@ -22,13 +25,16 @@ class FieldMemory(Protocol):
         """Return the paths of what is left out now."""
 
     def left_out(self, body: dict[str, Any], also: Sequence[Any] = ()) -> tuple[dict[str, Any], list[str]]:
-        """Return a copy of the body without what is refused, and the paths of that; `also` is left out here alone."""
+        """Return a copy of the body without refused fields, and their paths. `also` holds for this body alone."""
 
     def asks_for(self, body: Mapping[str, Any], path: str) -> bool:
-        """Return whether a body asks for anything by the field at such a path."""
+        """Return whether the field at this path of a body asks the model for anything."""
 
     def refused(self, status: int, error: bytes, body: Mapping[str, Any], also: Sequence[Any]) -> Refused:
-        """Return what an error in reply to this body refuses. `also` has been left out of it."""
+        """Return which fields the model refuses, by the error with which it answered this body.
+
+        `also` was left out of the body already.
+        """
 
     def remember(self, fields: Iterable[Any]) -> None:
         """Leave these fields out from now on: the request without them was answered."""
@@ -110,7 +116,7 @@ class ChunkMender(Protocol):
 
 
 class ReplyForms(Protocol):
-    """Brings one reply into the form that clients know. All change in place, and return whether they changed."""
+    """Brings one reply into the form that clients know, in place. Methods return whether they changed anything."""
 
     watched: frozenset[str]
     """Keys of which a delta must have one to be given to `change`. They may be others after each."""
@@ -121,19 +127,19 @@ class ReplyForms(Protocol):
         """Change a whole answer, with a list of objects as its choices. Raises AnswerFailed."""
 
     def standardise(self, value: dict[str, Any]) -> bool:
-        """Bring the token counts of a chunk with a usage into OpenAI's words."""
+        """Rename the token counts in the usage of a completion or chunk to OpenAI's names."""
 
     def join(self, delta: dict[str, Any]) -> bool:
-        """Change a delta whose content is a list."""
+        """Join the content of a stream's delta to one string, where the server sends a list of parts."""
 
     def change(self, delta: dict[str, Any], *, first: bool) -> bool:
-        """Change a delta, of the first choice or of another."""
+        """Bring one delta of a stream into form; `first`: it belongs to the first choice."""
 
     def mender(self) -> ChunkMender:
         """Return what mends one stream's chunks that call tools or end."""
 
     def over(self) -> None:
-        """Take note that the stream is closed."""
+        """Finish, as the stream is closed and no more chunks will come."""
 
 
 Note = dict[str, Any]
@@ -141,7 +147,7 @@ Note = dict[str, Any]
 
 
 class CallMemory(Protocol):
-    """Keeps notes by space, which is one backend's conversation, and id of a call, from its start to its close."""
+    """Keeps a note for each tool call, by `space` (a conversation at one backend) and the call's id."""
 
     def start(self) -> None: ...
 
@@ -155,28 +161,29 @@ class CallMemory(Protocol):
 
 
 class PromptCacheFacts(Protocol):
-    """Says what one model's provider takes of requests for its prompt cache."""
+    """Says how requests can ask for the prompt cache of one model's provider."""
 
     @property
     def form(self) -> str:
-        """How it is asked; `key`: requests with one key meet the same cache."""
+        """How a request asks for the cache; `key`: by a key, requests with the same one sharing a cache."""
 
     @property
     def longest(self) -> str:
-        """The longest time that it keeps a prompt, '' if there is no choice."""
+        """The longest lifetime of a cached prompt that can be asked for, such as `1h`; '' if there is no choice."""
 
     def worth(self, tokens: int, tools: int) -> bool:
         """Return whether a prompt of about so many tokens and tools may be long enough to be cached."""
 
     def ask(self, key: str, *, goes_on: bool, long: bool) -> PromptCacheAsk:
-        """Return what one call asks: requests with one `key` meet one cache. `long`: to keep it as long as it can.
+        """Return what one call sends to have its prompt cached; calls with one `key` share a cache.
 
-        `goes_on`: whether the conversation will likely go on, so that its turns come again.
+        `goes_on`: the conversation will likely go on, so that its turns are sent again. `long`: for the longest
+        lifetime.
         """
 
 
 class PromptCacheAsk(Protocol):
-    """Asks the provider's prompt cache by one call."""
+    """What one call asks of its provider's prompt cache."""
 
     least: int
     """The least tokens that are cached."""
@@ -186,13 +193,13 @@ class PromptCacheAsk(Protocol):
 
     @property
     def control(self) -> dict[str, str]:
-        """The value of `cache_control`."""
+        """The value of the markers (`cache_control`) that ask for it."""
 
     def add_fields(self, body: dict[str, Any]) -> None:
         """Add fields to a request of chat completions or of the Responses API, in place, unless it has its own."""
 
     def left_out(self, paths: Iterable[str]) -> None:
-        """Note what the model refuses, and is not sent."""
+        """Note that fields at these paths were not sent after all, as the model refuses them."""
 
 
 @one("servers")

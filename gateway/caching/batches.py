@@ -60,7 +60,7 @@ Result = TypeVar("Result")
 
 
 class Batcher(Generic[Item, Result]):
-    """Do work on one thread, for all requests of one event loop. Close it when done.
+    """Work on the items of all requests of one event loop in batches, on one thread. Close it when done.
 
     While a call is under way, the items of later requests wait; up to `most` of them are the next call's. The items of
     one request are never parted, so a request with more than `most` is a call of its own.

@@ -211,7 +211,7 @@ class QuestionEmbedder:
         return vector
 
     async def read_turns(self, features: Features, vector: Vector, limit_s: float = PATIENCE_S) -> None:
-        """Have the turns before read that nobody has read yet, where somebody remembers conversations."""
+        """Embed the conversation's earlier turns that were not yet, where earlier turns count for the difficulty."""
         if self._conversations is not None:
             await self._conversations.read(features, vector, self._vectors_of, limit_s)
 

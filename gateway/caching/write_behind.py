@@ -81,7 +81,7 @@ class Observer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Finished:
-    """Holding a request whose reply is out, and the cache write of its answer."""
+    """A request whose reply is out: what `WriteBehind` still has to record, store and release of it."""
 
     trace: Trace
     ledger: Ledger

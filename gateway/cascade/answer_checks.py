@@ -45,7 +45,7 @@ def ignored_fields(body: Mapping[str, Any], choices: Sequence[Mapping[str, Any]]
 
 
 def ignored_in_stream(body: Mapping[str, Any], state: StreamState) -> tuple[str, ...]:
-    """Return those of an answer that was streamed."""
+    """Return what `ignored_fields` does, for an answer that was streamed."""
     return _ignored(body, bool(state.text) and not state.has_logprobs, state.choices)
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class BesideDraft(Protocol):
-    """What a verifier has begun beside the call for a draft."""
+    """Work for a verifier, such as a second sample, that runs while the draft of an answer is awaited."""
 
     async def aclose(self) -> None:
         """End it, and charge what it cost; called in any case."""
@@ -39,7 +39,7 @@ class BesideDraft(Protocol):
 
 @value_type
 class HeldDraft:
-    """A draft that waits for its verdict: the request, the hop that is told of it, what was begun beside it."""
+    """A draft that waits for its verdict: its request, the hop that records the verdict, and what runs beside it."""
 
     request: RequestContext
     machine: AttemptMachine
@@ -48,10 +48,10 @@ class HeldDraft:
 
 
 class AnswerVerifier(Protocol):
-    """What the drafts of one worker can be verified by, in the order of `escalate.verify`."""
+    """Verifies the drafts of one worker by what `escalate.verify` names, in that order."""
 
     def takes_s(self, policy: Policy, endpoint: Endpoint) -> float:
-        """Return the seconds that the first verifier takes which a draft of this endpoint needs; 0 for none."""
+        """Return the seconds that verifying a draft of this endpoint takes; 0 where no verifier is needed."""
 
     def beside(
         self,
@@ -61,13 +61,14 @@ class AnswerVerifier(Protocol):
         limit_s: float,
         owes: Callable[[str], int],
     ) -> BesideDraft | None:
-        """Begin what is to run beside the call for a draft, with `limit_s` seconds to come; None for nothing.
+        """Begin the work of a verifier beside the call for a draft; None where there is none to begin.
 
-        `owes` returns the completion tokens that a call of a tier is charged whose answer is never known.
+        `limit_s` are the seconds that it may take. `owes` returns the completion tokens that a call of a tier is
+        charged if its answer is never known.
         """
 
     async def verify(self, evidence: Evidence, draft: HeldDraft, endpoint: Endpoint) -> Evidence:
-        """Return the evidence with what a verifier says of the draft; without, where none can tell."""
+        """Return the evidence with a verifier's score of the draft added; unchanged where no verifier can score it."""
 
     async def verify_later(
         self,
@@ -111,7 +112,7 @@ LEAST_LOOKED_AT: Final = 512
 
 
 class ConversationAdvisor(Protocol):
-    """What one worker knows of the turns before a request: who answered, how hard they were, which tier is warm."""
+    """What one worker remembers of a request's earlier turns: who answered, how hard they were, which tier is warm."""
 
     def enter(
         self, policy: Policy, ledger: Ledger, body: Mapping[str, Any], features: Features, trace: Trace, *, named: bool
@@ -138,4 +139,4 @@ class ConversationAdvisor(Protocol):
         """
 
     def rated(self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector) -> Features:
-        """Return the features with how hard the turns before are, as far as they are read."""
+        """Return the features with how hard earlier turns make this one, as far as their vectors are known."""

@@ -73,7 +73,7 @@ class Classifiers:
 
 @value_type
 class Routed:
-    """Decisions of step 8 that step 9 uses."""
+    """What step 8 has decided, as far as step 9 needs it."""
 
     decision: Decision
     health: Mapping[str, TierHealth]
@@ -102,7 +102,7 @@ class Router:
         return None if maker is None else self._tier_of_maker.get(maker)
 
     def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
-        """Return the features with how hard the turns before are, where a rule of the policy asks for it."""
+        """Return the features with how hard earlier turns make this one, where a rule of the policy asks for it."""
         if self.conversations is None or "conversation_difficulty" not in policy.asked or not features.earlier:
             return features
         return self.conversations.rated(policy, self.classifiers.of(policy), features, vector)

@@ -84,7 +84,7 @@ class CascadeRunner:
         return CascadeRun(request, self, routed)
 
     def owed(self, request: RequestContext, tier: str) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known."""
+        """Return the completion tokens that a call of this tier is charged if its answer is never known."""
         called = self.tiers[tier]
         if called.free:
             return 0
@@ -94,7 +94,7 @@ class CascadeRunner:
         return min(usual, limit_of(request.body) or usual)
 
     def early(self, request: RequestContext, vector: Vector | None, router: Router) -> EarlyRun:
-        """Return what owns an attempt that begins before it is known whether there is a hit."""
+        """Return the owner of an attempt that may begin before it is known whether there is a hit."""
         return EarlyRun(self, request, vector, router)
 
 
@@ -123,7 +123,7 @@ class EarlyRun:
             await self.run.aclose()
 
     def beside_check(self) -> None:
-        """Begin while the cross-encoder reads, if the policy wants that and nothing has begun.
+        """Begin the first attempt while the cross-encoder reads, if the policy wants that and none has begun.
 
         Unless the policy says `always`, only a tier that costs nothing is called. No tier that can answer is no error:
         there may yet be a hit.

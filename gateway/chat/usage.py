@@ -107,7 +107,7 @@ def usage_of(value: Mapping[str, Any]) -> Usage | None:
 
 
 def portion(details: object, name: str, most: int) -> int:
-    """Return a count of details, at most `most`; 0 if it is missing or invalid."""
+    """Return the count of this name in the usage's details, at most `most`; 0 if it is missing or invalid."""
     count = details.get(name) if isinstance(details, dict) else None
     return min(count, most) if type(count) is int and count > 0 else 0
 

@@ -204,7 +204,7 @@ class Auth(Section):
 
     @property
     def provider(self) -> str:
-        """The provider that backends are called at with it, as OpenTelemetry's conventions name it."""
+        """The cloud whose backends this identity signs requests for, as OpenTelemetry's conventions name it."""
         raise NotImplementedError
 
     @property
@@ -213,7 +213,7 @@ class Auth(Section):
         raise NotImplementedError
 
     def lacks(self) -> str:
-        """Return what has to be installed for it; '' if nothing."""
+        """Return the package that has to be installed for this identity, in words; '' if none."""
         raise NotImplementedError
 
     def identity(self) -> Identity:
@@ -337,7 +337,7 @@ class BackendConfig(Keyed, SetFields):
 
     @property
     def has(self) -> frozenset[str]:
-        """Capabilities that it has without being said to, since its API has the field."""
+        """Capabilities that the config need not list, since the backend's API has the field."""
         return frozenset({"n", "prompt_cache_key", *(() if self.is_here else ("store",))})
 
     @classmethod
@@ -350,7 +350,7 @@ class BackendConfig(Keyed, SetFields):
         return one_tier if is_hosted_alone(str(data.get("model"))) else {**one_tier, "price": {}}
 
     def findings(self) -> Iterator[Finding]:
-        """Yield what the config says of it that its kind cannot do."""
+        """Yield what the config asks of the backend that its kind cannot do."""
         asked = {"rename": self.rename, "omit": {*self.omit} - {USAGE_OPTION}, "roles": self.roles == "one_system"}
         asked["warm.keep"] = self.warm is not None and self.warm.keep
         for key in (key for key, value in asked.items() if value):
@@ -399,7 +399,7 @@ class BackendConfig(Keyed, SetFields):
 
     @cached_property
     def prompt_cache(self) -> PromptCacheFacts | None:
-        """What its provider's prompt cache has to be asked for; None if nothing."""
+        """How requests ask for its provider's prompt cache; None if they need not, or cannot."""
         return prompt_cache_facts(self.provider, self.model, self.omit)
 
     @property

@@ -59,7 +59,7 @@ _PASSWORD_IN_URL = re.compile(r"://[^/@\s]*:[^/@\s$][^/@\s]*@|://.*[?&](?:sentin
 
 @one("heads")
 def load_head(file: Path | None, model: str) -> ScoringHead | None:
-    """Return the head in a file, or the one that ships for a model; None without one. Raises ArtefactError."""
+    """Return the confidence head in a file, or that which ships for a model; None without. Raises ArtefactError."""
 
 
 def default_config() -> Path:

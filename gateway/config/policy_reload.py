@@ -37,7 +37,7 @@ class Policies(Protocol):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What else is wrong with where they come from, in words, for /readyz."""
+        """What is wrong with the source of the policies besides a failed reload, in words, for `/readyz`."""
 
     @property
     def revision(self) -> int | None:

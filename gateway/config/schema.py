@@ -205,7 +205,7 @@ class CacheConfig(StoreQuota):
 
 
 class AdminPlace(NamedTuple):
-    """Where the admin port listens, and the variable with its key; None without one."""
+    """The address of the admin port, and the variable that holds its key; None for a key that is not needed."""
 
     host: str
     port: int
@@ -278,7 +278,7 @@ class Deployment(Extended):
 
     @property
     def of_unknown_price(self) -> str:
-        """What becomes of the requests of some clients that may call a model of unknown price, in words."""
+        """What happens to requests of clients with a budget that may call a model of unknown price, in words."""
         return ""
 
     @property

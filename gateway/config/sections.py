@@ -54,7 +54,7 @@ class Sections(Section):
 
     @classmethod
     def named(cls, deployment: Deployment) -> Mapping[str, Sequence[str]]:
-        """Return names that policies may use, by section."""
+        """Return the names in these sections that policies may refer to, by section."""
         return {}
 
     @classmethod

@@ -142,9 +142,9 @@ def with_changes(body: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 def instructed(
     body: Mapping[str, Any], native: Native | None, instruction: str
 ) -> tuple[Mapping[str, Any], Native | None]:
-    """Return a chat-completions body with the instruction at the end of its system text, and its other form.
+    """Return a chat-completions body with the instruction at the end of its system text, and its client's own form.
 
-    Where there is none, a system message is put in front, and the other form's `paths` begin with one for it.
+    Where there is no system text, a system message is put in front, and the own form's `paths` begin with one for it.
     """
     messages = list(body["messages"])
     for i, message in enumerate(messages):

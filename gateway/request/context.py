@@ -362,7 +362,7 @@ class CallerLimits(ChargedAccounts, Protocol):
         """Return what a request will hold, which has not entered; None where nothing limits its caller."""
 
     def owed(self, request: RequestContext, tier: str) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known."""
+        """Return the completion tokens that a call of this tier is charged if its answer is never known."""
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
         """Return what is told of a finished chat that nothing limits, whose calls raced each other."""
