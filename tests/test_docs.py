@@ -215,6 +215,31 @@ def test_a_parts_page_begins_with_what_a_person_wants_to_do(part: StandardPart) 
     assert "\n| I want to | run |\n" in before
 
 
+def lost_without(part: StandardPart) -> set[str]:
+    """The parts that require this one, those that require them, and the commands of other parts that need it."""
+    return {*part.needed_by, *dependents(part)}
+
+
+def dependents(part: StandardPart) -> set[str]:
+    """The names of the parts that require this one, and of those that require them."""
+    direct = [other for other in PARTS if part.name in other.requires]
+    return {name for other in direct for name in (other.name, *dependents(other))}
+
+
+@pytest.mark.parametrize("part", INSTALLED, ids=lambda part: part.name)
+def test_a_parts_page_says_what_happens_without_it(part: StandardPart) -> None:
+    """With the parts and commands that go too."""
+    [row] = re.findall(
+        r"^\| do without(?: the part)? \| delete this folder: (.+) \|$", read(page_of(part)), re.MULTILINE
+    )
+    assert sorted(name for name in lost_without(part) if not re.search(f"`(tierline )?{name}`", row)) == []
+
+
+def test_each_part_has_a_row_in_the_list_of_parts() -> None:
+    listed = re.findall(r"^\| \[(\w+)\]\((\w+)/README\.md\) \| \S.* \|$", read("gateway/parts/README.md"), re.MULTILINE)
+    assert [name for name, _ in listed] == [folder for _, folder in listed] == sorted(part.name for part in PARTS)
+
+
 # --- headers and error codes ------------------------------------------------------------------------------------------
 
 
