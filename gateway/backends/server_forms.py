@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gateway.parts.standard import one
 
 if TYPE_CHECKING:
-    from gateway.backends.base import Backend, BackendRequest
+    from gateway.backends.base import Backend, BackendRequest, BadStatus
     from gateway.dialects.reasoning import Maker
 
 
@@ -79,6 +79,47 @@ class Quota:
     def headroom(self, now: float) -> dict[Unit, tuple[float, float | None]]:
         """Return what is left of each rate limit, and of how much if that is known; empty where it says none."""
         return {}
+
+
+RefusalVerdict = Literal["", "cannot", "callers"]
+
+
+class Doubt(Protocol):
+    """One refusal in words that no rule knows."""
+
+    @property
+    def callers(self) -> bool:
+        """Whether every tier refused such a request lately."""
+
+    def decide(self, verdict: RefusalVerdict) -> None:
+        """Store the verdict for further refusals in the same words."""
+
+
+class Refusals(Protocol):
+    """Remembers what one backend refused that no rule knows, and what came of it at the next tier."""
+
+    def words(self, error: BadStatus, body: Mapping[str, object]) -> str:
+        """Return an error's words without what they may quote of the request."""
+
+    def heard(self, error: BadStatus, tenant: str, body: Mapping[str, object]) -> Doubt:
+        """Count a refusal of a tenant's request, and return it."""
+
+    def shown(self) -> list[dict[str, Any]]:
+        """Return what was refused in the last hours, the latest first: status, words, count, and what it meant."""
+
+
+class RefusedKinds(Protocol):
+    """Remembers the kinds of requests that one tier has refused and another has answered."""
+
+    @property
+    def kinds(self) -> Mapping[Any, Any]:
+        """What is remembered; empty for nearly all tiers, which then need not be asked."""
+
+    def note(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> None:
+        """Remember that a request was refused; one that needs no capability is of no kind."""
+
+    def has(self, tenant: str, body: Mapping[str, object], needed: Set[str], tools: int) -> bool:
+        """Return whether such a request was refused in the last ten minutes."""
 
 
 class ChatForms(Protocol):
@@ -216,6 +257,16 @@ def always_thinks(model: str) -> bool:
 @one("servers")
 def new_field_memory(backend: str) -> FieldMemory | None:
     """Return what remembers the fields that the backend of this name refuses."""
+
+
+@one("servers")
+def new_refusals(clock: Callable[[], float]) -> Refusals | None:
+    """Return what remembers one backend's refusals that no rule knows; without, the next tier is asked each time."""
+
+
+@one("servers")
+def new_refused_kinds(clock: Callable[[], float]) -> RefusedKinds | None:
+    """Return what remembers the kinds of requests that one tier refuses."""
 
 
 @one("servers")

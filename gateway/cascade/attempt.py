@@ -44,7 +44,7 @@ from routing.confidence.calls import NOTHING_OFFERED, call_fault
 from routing.confidence.judge import Assessment, Evidence
 
 if TYPE_CHECKING:
-    from gateway.backends.refusals import Doubt
+    from gateway.backends.server_forms import Doubt
     from gateway.cascade.protocols import AnswerVerifier, BesideDraft, StreamSuccessor
     from gateway.request.context import RequestContext
     from gateway.telemetry.trace import Hop
@@ -427,8 +427,10 @@ class AttemptRun:
             return AttemptOutcome("too_long", str(error))
         if isinstance(error, BadStatus):
             if error.blame == "unknown":
-                doubt = self._doubt = endpoint.refusals.heard(error, self.request.tenant, self.request.body)
-                return AttemptOutcome("caller_fault" if doubt.callers else "doubtful", str(error))
+                if endpoint.refusals is not None:
+                    self._doubt = endpoint.refusals.heard(error, self.request.tenant, self.request.body)
+                known = self._doubt is not None and self._doubt.callers
+                return AttemptOutcome("caller_fault" if known else "doubtful", str(error))
             # A filter that refuses the prompt is treated as one that cuts the answer.
             filters = "content_filter" in self.request.policy.escalate.when.finish
             if error.callers_fault or (error.blame == "content" and not filters):

@@ -26,7 +26,6 @@ from gateway.backends.base import (
     EventStream,
     LengthRefused,
 )
-from gateway.backends.refusals import refusal_words
 from gateway.caller import in_tenants_space
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.stream_state import StreamState
@@ -177,7 +176,8 @@ class BackendCall:
                 attributes[names.UPSTREAM_STATUS] = outcome.status
                 attributes[names.BLAME] = outcome.blame
                 asked = {} if self._request is None else self._request.body
-                if outcome.about_the_request and (words := refusal_words(outcome, asked)):
+                refusals = self.slot.endpoint.refusals
+                if refusals is not None and outcome.about_the_request and (words := refusals.words(outcome, asked)):
                     attributes[names.UPSTREAM_WORDS] = words
             self.hop.end(outcome.error_type)
         elif outcome == "fault":

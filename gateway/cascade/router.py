@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gateway.backends.server_forms import maker_finder
+from gateway.backends.server_forms import RefusedKinds, maker_finder
 from gateway.cascade.client_errors import no_tier
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
@@ -111,14 +111,14 @@ class Router:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
         tokens_in, batch = request.features.approx_tokens, request.policy.load.priority == "batch"
         health: dict[str, TierHealth] = {}
-        refusing: list[str] = []
+        refusing: dict[str, RefusedKinds] = {}
         largest = 0
         for name in request.policy.ladder:
             tier = self._tiers[name]
             state = health[name] = tier.health(tokens_in, batch=batch)
             largest = max(largest, state.context or 0)
-            if tier.refused.kinds:
-                refusing.append(name)
+            if (refused := tier.refused) is not None and refused.kinds:
+                refusing[name] = refused
         if refusing:
             self._pass_over(request, refusing, health)
         hop = request.trace.begin(names.ROUTE)
@@ -152,12 +152,14 @@ class Router:
         both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)
         return Routed(decision, health, priors(request.policy, difficulty), both)
 
-    def _pass_over(self, request: RequestContext, refusing: Sequence[str], health: dict[str, TierHealth]) -> None:
+    def _pass_over(
+        self, request: RequestContext, refusing: Mapping[str, RefusedKinds], health: dict[str, TierHealth]
+    ) -> None:
         """Take from tiers that have refused such a request the capabilities that it needs, if another can answer."""
         needed, tools = needs(request.features), request.features.tools
         if not needed or request.clamp is not None:
             return
-        out = [n for n in refusing if self._tiers[n].refused.has(request.tenant, request.body, needed, tools)]
+        out = [n for n, kinds in refusing.items() if kinds.has(request.tenant, request.body, needed, tools)]
         if any(needed <= one.capabilities and not one.unavailable for name, one in health.items() if name not in out):
             health |= {n: replace(health[n], capabilities=health[n].capabilities - needed) for n in out}
 

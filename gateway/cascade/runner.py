@@ -26,7 +26,7 @@ from routing.decide import NoTierError, needs
 from routing.features import limit_of
 
 if TYPE_CHECKING:
-    from gateway.backends.refusals import Verdict
+    from gateway.backends.server_forms import RefusalVerdict
     from gateway.cascade.protocols import AnswerVerifier, StreamSuccessor
     from gateway.cascade.router import Routed, Router
     from gateway.request.context import CallerLimits, RequestContext
@@ -301,10 +301,11 @@ class CascadeRun:
         for result in self._tried.values():
             error = result.error if result.outcome.kind in ("refused", "doubtful") else None
             if isinstance(error, BadStatus) and error.status not in _OF_SIZE:
-                tier, features = self._runner.tiers[result.attempt.tier], request.features
-                tier.refused.note(request.tenant, request.body, needs(features), features.tools)
+                refused, features = self._runner.tiers[result.attempt.tier].refused, request.features
+                if refused is not None:
+                    refused.note(request.tenant, request.body, needs(features), features.tools)
 
-    def _decide_doubts(self, verdict: Verdict) -> None:
+    def _decide_doubts(self, verdict: RefusalVerdict) -> None:
         """Remember what the refusals meant that no rule knows, now that another tier has answered or refused, too."""
         for result in self._tried.values():
             if result.doubt is not None:

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
-from gateway.backends.refusals import Refusals
-from gateway.backends.server_forms import FieldMemory, Quota, new_quota
+from gateway.backends.server_forms import FieldMemory, Quota, new_quota, new_refusals
 from gateway.dialects.told_lengths import ModelLengths
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
@@ -101,7 +100,7 @@ class Endpoint:
         """The request fields that its model has refused, and that it is not sent for some hours, if that is learnt."""
         self.key = KeyRenewal()
         """How often its key has changed, and what looks for another."""
-        self.refusals = Refusals(clock)
+        self.refusals = new_refusals(clock)
         """What it refused in words that no rule knows."""
         self.lengths = ModelLengths(config.context, config.max_output, clock)
         """How many tokens its model takes."""

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING
 
 from gateway.backends.base import Backend, Saturated, Transport
 from gateway.backends.http_backend import Common
-from gateway.backends.refusals import RefusedKinds
-from gateway.backends.server_forms import FieldMemory, Quota, adapted, new_field_memory, new_quota
+from gateway.backends.server_forms import FieldMemory, Quota, adapted, new_field_memory, new_quota, new_refused_kinds
 from gateway.config.backends import USAGE_OPTION, BackendConfig, TierConfig
 from gateway.config.schema import Deployment
 from gateway.tiers.endpoint import Endpoint, OnRefusal
@@ -82,7 +81,7 @@ class Tier:
         """Models of its backends."""
         self.makers = frozenset(config.maker().name for config in configs)
         """Names of the makers of its backends' signed reasoning (`gateway.dialects.reasoning`)."""
-        self.refused = RefusedKinds(clock)
+        self.refused = new_refused_kinds(clock)
         """What it is not asked for a while, as it has refused the like."""
         self._well: dict[int, tuple[float, TierHealth]] = {}
         self._candidates: dict[int, tuple[float, Mapping[Endpoint, Candidate]]] = {}

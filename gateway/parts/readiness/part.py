@@ -143,7 +143,7 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "confidence_head": endpoint.config.head.version if endpoint.config.head else None,
         "retirement": retirement(endpoint.config.retires) or None,
         "refused_fields": [] if endpoint.refused_fields is None else endpoint.refused_fields.names(),
-        "refusals": endpoint.refusals.shown(),
+        "refusals": [] if endpoint.refusals is None else endpoint.refusals.shown(),
         "context": endpoint.lengths.context,
         "in_flight": endpoint.in_flight,
         "waiting": endpoint.queue.size,

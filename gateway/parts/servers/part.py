@@ -12,6 +12,7 @@ from gateway.parts.servers.chat_reasoning import last_maker
 from gateway.parts.servers.keep_warm import KeepWarm
 from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.quota import HeaderQuota
+from gateway.parts.servers.refusals import HeardRefusals, RefusedRequests
 from gateway.parts.servers.refused_fields import RefusedFields
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 new_field_memory = RefusedFields
 new_quota = HeaderQuota
+new_refusals = HeardRefusals
+new_refused_kinds = RefusedRequests
 adapted = AdaptedBackend
 chat_forms = ServerChat
 always_thinks = claude.claude_always_thinks

@@ -11,7 +11,7 @@ request: texts in quotes, numbers, words that the request has too (but for those
 after the first 160 characters. So one tenant's mistakes decide for no other, and the words show nobody's prompt.
 
 A refusal of a request with tools, pictures or a form for its answer that another tier then answered, in whatever words,
-is remembered of the tier, too (`RefusedKinds`): for ten minutes it is passed over for such requests.
+is remembered of the tier, too (`RefusedRequests`): for ten minutes it is passed over for such requests.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import orjson
 
 from gateway.backends.base import BadStatus
+from gateway.backends.server_forms import RefusalVerdict
 
-Verdict = Literal["", "cannot", "callers"]
 Shape = tuple[str, frozenset[str], int, str]
 RefusedKind = tuple[str, frozenset[str], frozenset[str], bytes]
 
@@ -63,36 +63,49 @@ class _RefusalKind:
 
     count: int = 0
     last: float = 0.0
-    verdict: Verdict = ""
+    verdict: RefusalVerdict = ""
     decided: float = 0.0
 
 
-class Doubt(NamedTuple):
+class HeardDoubt(NamedTuple):
     """A refusal in words that no rule knows, so that it is not clear whether request or backend is at fault.
 
     `callers`: every tier refused such a request lately, so it is taken for the request's fault.
     """
 
-    refusals: Refusals
+    refusals: HeardRefusals
     shape: Shape
     callers: bool
 
-    def decide(self, verdict: Verdict) -> None:
+    def decide(self, verdict: RefusalVerdict) -> None:
         """Store the verdict for further refusals in the same words."""
         self.refusals.decide(self.shape, verdict)
 
 
-class Refusals:
+class HeardRefusals:
     """The refusals of one backend that no rule knows. Use it from one event loop."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._kinds: OrderedDict[Shape, _RefusalKind] = OrderedDict()
 
-    def heard(self, error: BadStatus, tenant: str, body: Mapping[str, object]) -> Doubt:
+    @staticmethod
+    def words(error: BadStatus, body: Mapping[str, object]) -> str:
+        """Return an error's words without what they may quote of the request."""
+        text = str(error.told.get("message") or error.told.get("code") or "")
+        text = _SPACE.sub(" ", _QUOTED.sub("*", text[: 4 * _LONGEST]))[:_LONGEST].strip()
+        request = orjson.dumps(body, default=str).decode().lower()
+
+        def shown(match: re.Match[str]) -> str:
+            word = match[0]
+            return word if word in body or word.lower() in _SAYS_WHAT or word.lower() not in request else "*"
+
+        return _WORD.sub(shown, text)
+
+    def heard(self, error: BadStatus, tenant: str, body: Mapping[str, object]) -> HeardDoubt:
         """Count a refusal of a tenant's request, and return it."""
         now = self._clock()
-        shape = (tenant, frozenset(body), error.status, refusal_words(error, body))
+        shape = (tenant, frozenset(body), error.status, self.words(error, body))
         kind = self._kinds.setdefault(shape, _RefusalKind())
         self._kinds.move_to_end(shape)
         if now - kind.last > KEPT_S:
@@ -100,9 +113,9 @@ class Refusals:
         kind.count, kind.last = kind.count + 1, now
         if len(self._kinds) > _MOST:
             self._kinds.popitem(last=False)
-        return Doubt(self, shape, kind.verdict == "callers" and now - kind.decided < CALLERS_S)
+        return HeardDoubt(self, shape, kind.verdict == "callers" and now - kind.decided < CALLERS_S)
 
-    def decide(self, shape: Shape, verdict: Verdict) -> None:
+    def decide(self, shape: Shape, verdict: RefusalVerdict) -> None:
         """Remember what a refusal meant. That another tier answered is never undone by a later refusal there."""
         kind = self._kinds.get(shape)
         if kind is not None and kind.verdict != "cannot":
@@ -121,7 +134,7 @@ class Refusals:
         return list(joined.values())
 
 
-class RefusedKinds:
+class RefusedRequests:
     """Remember the kinds of requests that one tier has refused and another has answered, for ten minutes each.
 
     A kind is the tenant, the names of the request's fields, the capabilities that it needs, the form of its answer and
@@ -156,16 +169,3 @@ def _kind_of(tenant: str, body: Mapping[str, object], needed: Set[str]) -> Refus
 
 
 _MEANT: Final = {"": "", "cannot": "another tier answered", "callers": "no tier took it"}
-
-
-def refusal_words(error: BadStatus, body: Mapping[str, object]) -> str:
-    """Return an error's words without what they may quote of the request."""
-    text = str(error.told.get("message") or error.told.get("code") or "")
-    text = _SPACE.sub(" ", _QUOTED.sub("*", text[: 4 * _LONGEST]))[:_LONGEST].strip()
-    request = orjson.dumps(body, default=str).decode().lower()
-
-    def shown(match: re.Match[str]) -> str:
-        word = match[0]
-        return word if word in body or word.lower() in _SAYS_WHAT or word.lower() not in request else "*"
-
-    return _WORD.sub(shown, text)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.backends.base import BadStatus
-from gateway.backends.refusals import CALLERS_S, KEPT_S, Refusals, RefusedKinds, refusal_words
+from gateway.parts.servers.refusals import CALLERS_S, KEPT_S, HeardRefusals, RefusedRequests
 from tests.support.refusals import HELD_OUT, LATER, OPEN, judged_all, rows, shares
 
 ASKED: dict[str, object] = {"messages": []}
@@ -39,7 +39,7 @@ def refusal(message: str, status: int = 400) -> BadStatus:
 def test_what_every_tier_refuses_is_the_callers_for_a_while() -> None:
     """For this tenant, these fields and this status alone, and until it is asked again."""
     now = [0.0]
-    refusals = Refusals(lambda: now[0])
+    refusals = HeardRefusals(lambda: now[0])
     first = refusals.heard(refusal("no flux 1"), "a", ASKED)
     assert not first.callers
     first.decide("callers")
@@ -53,7 +53,7 @@ def test_what_every_tier_refuses_is_the_callers_for_a_while() -> None:
 
 def test_that_another_tier_answered_is_never_undone() -> None:
     """Whoever makes every tier refuse in general words keeps no other request of theirs from the next tier."""
-    refusals = Refusals(lambda: 0.0)
+    refusals = HeardRefusals(lambda: 0.0)
     refusals.heard(refusal("Invalid argument."), "a", ASKED).decide("cannot")
     again = refusals.heard(refusal("Invalid argument."), "a", ASKED)
     again.decide("callers")
@@ -64,7 +64,7 @@ def test_that_another_tier_answered_is_never_undone() -> None:
 def test_a_kind_that_was_refused_is_remembered_for_a_while(need: str) -> None:
     """Of this tenant, with these fields, needs and forms, and as many tools; what needs nothing is of no kind."""
     now = [0.0]
-    refused, asked = RefusedKinds(lambda: now[0]), {**ASKED, "response_format": {"type": "json_object"}}
+    refused, asked = RefusedRequests(lambda: now[0]), {**ASKED, "response_format": {"type": "json_object"}}
     refused.note("a", ASKED, set(), 0)
     assert not refused.kinds
     refused.note("a", asked, {need}, 2)
@@ -83,9 +83,9 @@ def test_a_kind_that_was_refused_is_remembered_for_a_while(need: str) -> None:
 def test_what_is_told_is_bounded_and_quotes_nothing() -> None:
     """Texts in quotes, numbers and what follows a brace are left out, and old refusals go."""
     now = [0.0]
-    refusals = Refusals(lambda: now[0])
-    assert refusal_words(refusal('Bad \'my secret\' at 17: {"content": "my prompt"}'), {}) == "Bad * at *: *"
-    assert len(refusal_words(refusal("x " * 500), {})) <= 160
+    refusals = HeardRefusals(lambda: now[0])
+    assert HeardRefusals.words(refusal('Bad \'my secret\' at 17: {"content": "my prompt"}'), {}) == "Bad * at *: *"
+    assert len(HeardRefusals.words(refusal("x " * 500), {})) <= 160
     for number in range(200):
         refusals.heard(refusal(f"word{'abcdefghij'[number % 10] * (number // 10 + 1)}"), "a", {})
     assert len(refusals.shown()) <= 64
@@ -100,6 +100,6 @@ def test_words_of_the_request_are_not_told() -> None:
         "seed": 1,
     }
     message = "The model refused seed: Schrödinger, planted-seven and the fluxed input are not allowed"
-    assert refusal_words(refusal(message), asked) == (
+    assert HeardRefusals.words(refusal(message), asked) == (
         "The model refused seed: *, * and the fluxed input are not allowed"
     )
