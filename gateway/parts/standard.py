@@ -77,7 +77,7 @@ PARTS: Final = (
         kinds=("scripted",),
         requires=("logs",),
     ),
-    StandardPart("trace", "requests, one by one", ("trace",)),
+    StandardPart("trace", "requests, one by one", ("trace",), requires=("measures",)),
     StandardPart(
         "ledger",
         "records and money",

@@ -286,8 +286,6 @@ CLIENT_LEFT: Final = frozenset({"client_gone", "client_cancel"})
 _LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
 _VERSION: Final = 1
 _BEGINNING: Final = b'{"v":%d,' % _VERSION
-# Before the hops, and behind them. Neither occurs within a text: there quotes are escaped.
-_ADJUSTS: Final = b'"arm":"%s"' % ADJUSTMENT.encode()
 
 
 class DecisionEncoder(Protocol):
@@ -344,8 +342,3 @@ def lookups_of_record(hops: Sequence[Hop]) -> list[Hop]:
 def is_record(blob: bytes) -> bool:
     """Return whether `blob` begins like a record of this version; do not decode one that does not."""
     return blob.startswith(_BEGINNING)
-
-
-def is_adjustment(blob: bytes) -> bool:
-    """Return whether a record is of no request, but of what an operator did to an account."""
-    return _ADJUSTS in blob  # in no text: there quotes are escaped

@@ -17,7 +17,7 @@ from gateway.caching.lookups import ExactLookup
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.observations import Batch, Label
-from gateway.telemetry import reader
+from gateway.parts.measures import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT
 from tests.support.store import LocalStore

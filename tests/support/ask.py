@@ -18,7 +18,7 @@ import orjson
 
 from cache.store.base import Store
 from cache.store.redis_store import RedisStore
-from gateway.telemetry import reader
+from gateway.parts.measures import reader
 from tests.support.gateway import Gateway
 from tests.support.store import UNHURRIED
 from tests.support.wait import SLACK

@@ -17,8 +17,8 @@ from typing import Any, Final, Self
 import orjson
 
 from cache.store.base import Command, Store
+from gateway.parts.measures.reader import entries
 from gateway.telemetry import names
-from gateway.telemetry.reader import entries
 
 STREAM: Final = "tierline:feedback"
 """Key of the store's stream of feedback, oldest first."""

@@ -26,10 +26,10 @@ from cache.store.base import StoreUnavailable
 from gateway.caller import Caller
 from gateway.errors import InvalidRequest, NotFound, Overloaded, retry_after
 from gateway.http.api_route import Body, BodyRoute, CallerOf, Served
+from gateway.parts.measures import reader
 from gateway.parts.measures.feedback import Feedback, ServedHit, append
 from gateway.seams import remove_wrong
 from gateway.steps import Steps
-from gateway.telemetry import reader
 
 _MAX_COMMENT: Final = 500
 _MAX_ID: Final = 128

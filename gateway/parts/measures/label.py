@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from cache.store.base import Append
-from gateway.telemetry.reader import entries
+from gateway.parts.measures.reader import entries
 
 if TYPE_CHECKING:
     from cache.store.base import Store

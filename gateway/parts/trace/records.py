@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from gateway.parts.measures import reader
 from gateway.seams import has_files, kept_record, older_records
-from gateway.telemetry import reader
 from policies.quantities import period
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching import write_behind
+from gateway.parts.measures import reader
 from gateway.request.context import AnswerEnd, Reply
-from gateway.telemetry import reader
 from policies.caching import CachePolicy
 from routing.features import Features
 from tests.gateway.telemetry.requests_made import escalated

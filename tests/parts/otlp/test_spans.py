@@ -12,9 +12,10 @@ import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from cache.store.redis_store import RedisStore
+from gateway.parts.measures import reader
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.otlp import part, span_names
-from gateway.telemetry import names, reader
+from gateway.telemetry import names
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed

@@ -10,8 +10,8 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
+from gateway.parts.measures import reader
 from gateway.parts.recorder.decision_record import BASES, DecisionBasis, outcome_of
-from gateway.telemetry import reader
 from policies.loader import SHIPPED
 from routing.decide import NoTierError, decide
 from tests.gateway.telemetry.waiting import eventually

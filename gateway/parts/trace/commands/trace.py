@@ -22,6 +22,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import Subparsers, add_command, whole
 from gateway.cli.store_flags import add_store_flags, files_of_store, with_store
 from gateway.exit_codes import Exit
+from gateway.parts.measures import reader
 from gateway.parts.trace.records import find_record
 from gateway.parts.trace.request_list import (
     Record,
@@ -35,7 +36,7 @@ from gateway.parts.trace.request_list import (
 )
 from gateway.report import printable
 from gateway.seams import feedback_lines, reasons_of
-from gateway.telemetry import names, reader
+from gateway.telemetry import names
 from gateway.telemetry.sampling import HEAD
 from policies.quantities import dollars, milliseconds
 

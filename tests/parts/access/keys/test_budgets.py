@@ -24,7 +24,7 @@ from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from gateway.parts.access.quotas.terms import Budget, Terms
 from gateway.parts.ledger.live import LiveArchive
 from gateway.parts.ledger.usage import UsageQuery, usage_lines
-from gateway.telemetry import reader
+from gateway.parts.measures import reader
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 from tests.support.store import UNHURRIED, LocalStore, local_store
 

@@ -19,8 +19,8 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
 from gateway.parts.access.quotas.kept_charges import adopt
+from gateway.parts.measures import reader
 from gateway.parts.recorder.decision_record import DecisionRecorder
-from gateway.telemetry import reader
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, Ledger
 from gateway.telemetry.record_writer import RecordWriter
 from tests.support.store import UNHURRIED, LocalStore
