@@ -128,7 +128,8 @@ class AuditedSurface:
         breached = bool(breaches) and not breaches.keys().isdisjoint(
             (_WHOLE, ("language", language), ("tenant", owner))
         )
-        return SurfaceState(control.threshold_for(owner, language), control.labels, breached)
+        threshold = control.threshold if control.alike else control.threshold_for(owner, language)
+        return SurfaceState(threshold, control.labels, breached)
 
     def count(self, owner: str, language: str) -> None:
         """Count a request of this owner in this language."""
@@ -301,7 +302,8 @@ class Audits:
         audited = self.surface(surface, semantic, strict)
         if not again:
             audited.count(owner, language)
-        return audited.control.threshold_for(owner, language)
+        control = audited.control
+        return control.threshold if control.alike else control.threshold_for(owner, language)
 
     def in_force(self, surface: str, owner: str = "", language: str = "") -> SurfaceState | None:
         """Return the state of the surface of this name for such a request; None before its first request."""

@@ -220,7 +220,10 @@ class RiskControl:
     _requests: int = field(init=False, default=0)
     _share: float = field(init=False)
     """Share of the candidates above the threshold that is sampled now."""
-    _labels: int = field(init=False, default=0)
+    labels: int = field(init=False, default=0)
+    """Number of labels in the window."""
+    alike: bool = field(init=False, default=True)
+    """Whether `threshold` is that of every owner and language: none has one of its own."""
     languages: Groups = field(init=False)
     tenants: Groups = field(init=False)
     own: Mapping[str, float] = field(init=False, default_factory=dict)
@@ -237,11 +240,6 @@ class RiskControl:
         )
         self._aim = self.max_error
         self._share = max(self.audit, _MANY)
-
-    @property
-    def labels(self) -> int:
-        """Number of labels in the window."""
-        return self._labels
 
     def threshold_for(self, owner: str, language: str = "") -> float:
         """Return the score from which on this owner's requests in this language are served."""
@@ -268,7 +266,7 @@ class RiskControl:
             audit=self.audit,
             breached=self.breached,
             requests=self._requests,
-            labels=self._labels,
+            labels=self.labels,
             fewest=LEAST_LABELS,
             served=int(served.sum()),
             wrong=int((served & window.wrong).sum()),
@@ -320,6 +318,8 @@ class RiskControl:
         by_owner = self._by_owner()
         self.own = self._own(by_owner)
         self._set(by_owner, batch)
+        kinds = (self.languages, self.tenants)
+        self.alike = not self.own and not any(groups.own or groups.others > -math.inf for groups in kinds)
 
     def _count(self, batch: Batch, sign: int = 1) -> None:
         self._requests += sign * batch.requests
@@ -363,7 +363,7 @@ class RiskControl:
 
     def _set(self, by_owner: Mapping[str, list[float]], batch: Batch) -> None:
         window, growth = self._known(), _Growth(self._batches, self._requests)
-        self._labels = len(window.scores)
+        self.labels = len(window.scores)
         # What was served until now tells of a breach; what the groups' thresholds hold back from now on is no loss.
         until_now = window.wrong & ~self._held(window)
         levels, estimate, *_ = self._bounds(by_owner, window, until_now, growth)
