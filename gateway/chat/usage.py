@@ -13,6 +13,7 @@ A price that nobody states is unknown, which is None and never 0: an unknown cos
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -201,15 +202,25 @@ class TokenRates(Section):
 
     def of(self, usage: Usage) -> float:
         """Return the cost of one call in US dollars."""
-        prompt = usage.tokens_in * self.input
-        if usage.tokens_cached and self.cached_input is not None:
-            prompt += usage.tokens_cached * (self.cached_input - self.input)
+        rates = self.rates_for(usage) if self.varies else self
+        prompt = usage.tokens_in * rates.input
+        if usage.tokens_cached and rates.cached_input is not None:
+            prompt += usage.tokens_cached * (rates.cached_input - rates.input)
         if usage.tokens_cache_write:
             for_an_hour = usage.tokens_hour_write or 0
-            shorter = self.input if self.cache_write is None else self.cache_write
-            prompt += (usage.tokens_cache_write - for_an_hour) * (shorter - self.input)
-            prompt += for_an_hour * (self.hour_write - self.input)
-        return ((prompt + usage.tokens_out * self.output) * (_STEPS / _PER) + 0.5) // 1 / _STEPS  # round() is a call
+            shorter = rates.input if rates.cache_write is None else rates.cache_write
+            prompt += (usage.tokens_cache_write - for_an_hour) * (shorter - rates.input)
+            prompt += for_an_hour * (rates.hour_write - rates.input)
+        return ((prompt + usage.tokens_out * rates.output) * (_STEPS / _PER) + 0.5) // 1 / _STEPS  # round() is a call
+
+    @cached_property
+    def varies(self) -> bool:
+        """Whether some calls have other rates, which `rates_for` returns."""
+        return False
+
+    def rates_for(self, usage: Usage) -> TokenRates:
+        """Return the rates of a call with this usage."""
+        return self
 
     @property
     def hour_write(self) -> float:

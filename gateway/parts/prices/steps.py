@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -80,11 +81,16 @@ class SteppedPrice(Price):
             raise ValueError("long and service_tiers need input and output of ordinary calls")
         return self
 
-    def of(self, usage: Usage) -> float:
-        """Return the cost in US dollars of one call with this usage."""
+    @cached_property
+    def varies(self) -> bool:
+        """See `TokenRates.varies`."""
+        return bool(self.long or self.service_tiers)
+
+    def rates_for(self, usage: Usage) -> TokenRates:
+        """See `TokenRates.rates_for`."""
         chosen = self.service_tiers.get(usage.service_tier, self) if self.service_tiers else self
         rates: TokenRates = chosen
         for step in chosen.long:
             if usage.tokens_in > step.over:
                 rates = step
-        return TokenRates.of(rates, usage)
+        return rates
