@@ -101,7 +101,8 @@ class PolicySet:
 
     by_surface: Mapping[str, Policy]
     default: Policy
-    _by_name: Mapping[str, Policy] = field(repr=False)
+    by_name: Mapping[str, Policy] = field(repr=False)
+    """By surface and by alias; see `resolve`."""
     _by_header: Mapping[str, Policy] = field(repr=False)
     _patterns: Sequence[tuple[str, Policy]] = field(default=(), repr=False)
     """The wildcards of `match.models` with their policies, the most specific first."""
@@ -119,7 +120,7 @@ class PolicySet:
         """
         if surface is not None:
             return self._by_header.get(surface)
-        policy = self._by_name.get(model)
+        policy = self.by_name.get(model)
         return policy if policy is not None or not self._patterns else self._by_pattern(model)
 
     def _by_pattern(self, model: str) -> Policy | None:

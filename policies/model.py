@@ -592,7 +592,7 @@ class Policy(Rules):
         both = self.escalate.speculate.both
         return frozenset().union(*(rule.names for rule in self.route.start.values()), both.names if both else ())
 
-    @property
+    @cached_property
     def held_out(self) -> float:
         """Share of requests that go to the strongest tier to be compared with."""
         if self.holdout is not None:

@@ -117,7 +117,9 @@ def policy_of(
 ) -> Policy:
     """Return the policy in force that a request chooses. Raises NotFound, and Forbidden."""
     named, surface = AUTO if pinned is not None else model, options.surface
-    policy = policies.resolve(named, surface) if rights is None else rights.choose(policies, named, surface)
+    policy = policies.by_name.get(named) if surface is None and rights is None else None
+    if policy is None:
+        policy = chosen_policy(policies, named, surface, rights)
     if policy is None:
         name = options.surface or model
         raise NotFound(
