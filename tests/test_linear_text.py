@@ -23,7 +23,7 @@ import pytest
 from cache.semantic.decision import decide_by
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.guards import SWITCHED, Pair
-from gateway.parts.redaction.redactor import TextRedactor
+from gateway.parts.redaction.part import TextRedactor
 from policies.caching import SemanticCache
 from tests.support.wait import SLOWNESS
 

@@ -19,14 +19,13 @@ from typing import Final
 from cache.store.base import NoStore
 from gateway.config.schema import key_digest
 from gateway.parts.access.admission import QuotaAdmission
+from gateway.parts.access.authenticator import Callers
 from gateway.parts.access.budget_steering import MeasuredCaps
-from gateway.parts.access.callers import Callers
-from gateway.parts.access.config import TenantConfig
+from gateway.parts.access.config import KeysConfig, TenantConfig
 from gateway.parts.access.expected_costs import ExpectedCosts
-from gateway.parts.access.key_config import KeysConfig
 from gateway.parts.access.keys.key_caller import caller_of
 from gateway.parts.access.keys.records import KeyRecord
-from gateway.parts.access.quotas.charge_journal import ChargeJournal
+from gateway.parts.access.quotas.kept_charges import ChargeJournal
 from gateway.parts.access.quotas.leases import QuotaLeases
 from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 from gateway.request.options import user_of

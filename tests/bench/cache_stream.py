@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from cache.semantic.decision import settled, shortlist
 from gateway.parts.fit.curves import Flags
 from gateway.parts.hit_audits.control import RiskControl
-from gateway.parts.hit_audits.observations import Batch, Label
+from gateway.parts.hit_audits.groups import Batch, Label
 from gateway.report import OnProgress
 from tools.cache_stages import Asked, Figure, Stages, share_shown
 from tools.question_pairs import connected

@@ -28,8 +28,7 @@ from cache.store.redis_store import RedisStore
 from gateway.parts.access.keys.held_keys import HELD
 from gateway.parts.access.keys.kept_keys import KeptKeys
 from gateway.parts.access.keys.known_keys import KnownKeys
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
-from gateway.parts.access.keys.records import KeyRecord, to_json
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, digest_of, new_id, new_key, to_json
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.access.quotas.terms import Terms
 from tests.bench.command import BenchFigure, bench_parser, report

@@ -21,7 +21,7 @@ from typing import Final
 import httpx2
 
 from gateway.config.schema import key_digest
-from gateway.parts.access.callers import Callers
+from gateway.parts.access.authenticator import Callers
 from gateway.parts.access.config import TenantConfig
 from policies.loader import SHIPPED
 from tests.bench.command import BenchFigure, bench_parser, report

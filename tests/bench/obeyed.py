@@ -20,8 +20,7 @@ from typing import Any, Final
 import aiohttp
 
 from cache.store.redis_store import RedisStore
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
-from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, digest_of, new_id, new_key
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.access.quotas.terms import Budget, Terms
 from tests.bench.command import BenchFigure, asked, bench_parser, report

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from gateway.chat.usage import Price, Usage
-from gateway.parts.access.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
+from gateway.parts.access.expected_costs import AskedOfTier, LearntUsage, UsedByRequest
 from gateway.parts.access.quotas.accounts import Account, Window
 from gateway.parts.access.quotas.leases import Demand, Entered, QuotaLeases
 from policies.quantities import NANO

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from prometheus_client import Counter, Histogram
 
-from gateway.parts.metrics.exposition import name_of
+from gateway.parts.metrics.metric_set import name_of
 from tests.support.metrics import every_metric
 
 ROOT = Path(__file__).parents[2]

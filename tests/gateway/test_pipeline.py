@@ -16,7 +16,7 @@ from cache.semantic.cross_encoder import TextPair
 from gateway.caching.lookups import ExactLookup
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.observations import Batch, Label
+from gateway.parts.hit_audits.groups import Batch, Label
 from gateway.parts.measures import reader
 from tests.support.app import in_process
 from tests.support.gateway import CHAT

@@ -20,7 +20,7 @@ from cache.store.redis_store import RedisStore
 from gateway.assembly import build, running
 from gateway.config.launch import Launch
 from gateway.parts.apis.service import ServiceClient
-from gateway.parts.services.services import Services
+from gateway.parts.services.part import Services
 from gateway.server.app import App
 from gateway.steps import Steps
 from tests.support.gateway import config, secrets_of, write_deployment

@@ -13,7 +13,7 @@ import json
 from collections import Counter
 from typing import Any
 
-from gateway.parts.servers.claude import claude_caches_from
+from gateway.parts.servers.prompt_cache import claude_caches_from
 from tests.support.responses_upstream import ResponsesUpstream
 from tests.support.strict_chat import NotTaken, StrictChat
 from tests.support.strict_messages import RefusedError, StrictMessages

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.parts.encoders.lexicon import lexicons
+from gateway.parts.encoders.languages import lexicons
 from gateway.parts.fit.datasets import LabelledPair, Messages, read_pairs
 
 ROOT = Path(__file__).parents[2]

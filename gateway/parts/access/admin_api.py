@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from gateway.caller import bearer_key
 from gateway.errors import Unauthorized
-from gateway.parts.access.authenticator import KeyAuthenticator
-from gateway.parts.access.callers import is_key
+from gateway.parts.access.authenticator import KeyAuthenticator, is_key
 from gateway.parts.access.config import AccessSections
 from gateway.parts.access.key_tries import KeyTries
 from gateway.parts.access.keys.roles import ADMIN, Person

@@ -29,10 +29,9 @@ from policies.steering import Spent
 if TYPE_CHECKING:
     from gateway.caller import Caller
     from gateway.parts.access.budget_steering import MeasuredCaps
-    from gateway.parts.access.key_config import KeysConfig
+    from gateway.parts.access.config import KeysConfig
     from gateway.parts.access.quotas.alerts import BudgetAlerts
-    from gateway.parts.access.quotas.charge_journal import ChargeJournal
-    from gateway.parts.access.quotas.kept_charges import KeptCharges
+    from gateway.parts.access.quotas.kept_charges import ChargeJournal, KeptCharges
     from gateway.parts.access.quotas.terms import OwnerKind
     from gateway.request.context import Header, HeaderStyle, RequestContext
     from gateway.telemetry.ledger import Ledger

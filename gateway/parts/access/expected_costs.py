@@ -1,29 +1,235 @@
 """Estimate what a request will cost before its first call: what is reserved of its owners' budgets.
 
 All costs are sums over the tiers of the request's decision, at each tier's price. What is expected is what requests of
-its tenant and surface use there on average, and what is reserved is the 90th percentile (`learnt_usage`), both within
+its tenant and surface use there on average, and what is reserved is the 90th percentile, both within
 `max_tokens`. The worst case is one call of each tier, with a hedge and samples where the policy has them, to the last
 token allowed; it is reserved once 90% of a budget is spent (`gateway.parts.access.quotas.machine`).
+
+Estimate a prompt's tokens where part of it is not text in the request's body.
+
+part                                            what it counts as
+----------------------------------------------  ---------------------------------------------------------------
+a picture, in the body or by URL                1,600 tokens
+a file, a document, audio, by id, URL or bytes  all of the tier's context: what is in it only the provider knows
+a prompt that the provider keeps by its id      so too
+
+Learn what requests use at one tier, and estimate from it what the next one will use: no I/O, no clock.
+
+    known answers | expected              | reserved
+    --------------+-----------------------+---------------------------------------------------------
+    none          | 400 completion tokens | what the request allows, at most 2,000 completion tokens
+    1 to 19       | the mean              | as above: the first answers to end are the shortest
+    20 and more   | the mean              | the 90th percentile: the mean and 1.28 standard deviations
+
+What is reserved holds against what most answers cost, not against the longest that is possible: 2,000 tokens are more
+than nine of ten answers of chats have. A quarter of the output limit, or a tenth of the budget, would let too many
+requests run beside each other before the first has ended: `python -m tests.bench.overspend --grid` has the figures.
+A percentile below the mean, as many short answers and few long ones have it, would not cover their sum.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import InitVar, dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from gateway.cascade.call import FIVE_MINUTES, lifetime_asked
-from gateway.parts.access.learnt_usage import PRIOR, AskedOfTier, LearntUsage, UsedByRequest
-from gateway.parts.access.unseen_input import prompt_tokens
+from gateway.cascade.call import FIVE_MINUTES, ONE_HOUR, lifetime_asked
+from gateway.chat.usage import Usage
 from gateway.telemetry.names import LOST
 from policies.quantities import NANO
-from routing.features import PROVIDERS_TOOLS
+from routing.features import OF_AN_IMAGE, PROVIDERS_TOOLS, text_of
 
 if TYPE_CHECKING:
+    from gateway.dialects.native import Native
     from gateway.request.context import RequestContext
     from gateway.telemetry.ledger import Ledger
     from gateway.tiers import Tier
     from policies.model import Policy
+    from routing.features import Features
+
+PRIOR: Final[Mapping[str, Any]] = json.loads(Path(__file__).with_name("expected_costs.json").read_text("utf-8"))
+"""What is assumed before requests have ended."""
+_TOKENS_OUT: Final[float] = PRIOR["completion_tokens"]
+_RESERVED_OUT: Final[float] = PRIOR["reserved_tokens"]
+_NEWEST: Final[float] = PRIOR["newest"]
+"""Weight of the newest request once many have ended; before that the n-th counts as 1/n."""
+_SPREAD: Final = 1.28
+"""Standard deviations from the mean of a normal distribution to its 90th percentile."""
+
+
+class AskedOfTier(NamedTuple):
+    """What one request asks of one tier."""
+
+    tokens_in: int
+    """Tokens of its prompt, estimated."""
+    sees_prompt: bool
+    """Whether the body shows all of the prompt; else `tokens_in` is the most that it can have."""
+    most_out: int
+    """Most completion tokens of each choice."""
+    choices: int
+    service_tier: str
+    kept_for: str = ""
+    """How long its prompt is asked to be kept in the provider's cache: `5m`, `1h`, or '' if nobody asks."""
+
+
+class UsedByRequest(NamedTuple):
+    """What one request used at one tier, over all of its calls there."""
+
+    calls: int
+    tokens_in: int
+    """As the provider counted them; so of the further counts."""
+    tokens_out: int
+    """Completion tokens for each choice that was asked for."""
+    tokens_cached: int
+    tokens_cache_write: int
+
+
+@dataclass(slots=True)
+class _Moments:
+    """Mean and variance, exponentially weighted, and the 10th and 90th percentile."""
+
+    mean: float = 0.0
+    variance: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+    seen: int = 0
+
+    def learn(self, value: float) -> None:
+        self.seen += 1
+        weight = max(1 / self.seen, _NEWEST)
+        step = value - self.mean
+        self.mean += weight * step
+        self.variance = (1 - weight) * (self.variance + weight * step * step)
+        spread = _SPREAD * math.sqrt(self.variance)
+        self.low, self.high = max(0.0, self.mean - spread), self.mean + spread
+
+
+@dataclass(slots=True)
+class LearntUsage:
+    """Learnt usage of a surface's requests at one tier; `prior_calls` are the calls assumed before any is known."""
+
+    prior_calls: InitVar[float]
+    calls: float = field(init=False)
+    """Calls that a request is expected to make here: retries, hedges, samples and continued answers included."""
+    tokens_out: float = field(init=False)
+    """Completion tokens that a request is expected to get here, for each choice."""
+    prompt_ratio: float = field(init=False)
+    """Prompt tokens that the provider counts over all calls, for each that was estimated."""
+    _calls: _Moments = field(default_factory=_Moments)
+    _out: _Moments = field(default_factory=_Moments)
+    _most_out: int = 0
+    _prompt: _Moments = field(default_factory=_Moments)
+    _cached: _Moments = field(default_factory=_Moments)
+    _written: _Moments = field(default_factory=_Moments)
+
+    def __post_init__(self, prior_calls: float) -> None:
+        self.calls = self.prompt_ratio = prior_calls
+        self.tokens_out = _TOKENS_OUT * prior_calls
+
+    @property
+    def seen(self) -> int:
+        """Return the number of answers that the averages are of."""
+        return self._out.seen
+
+    def expected(self, asked: AskedOfTier) -> Usage:
+        """Return the mean number of tokens that a request is expected to use at this tier."""
+        out = asked.choices * min(self.tokens_out, asked.most_out)
+        prompt = asked.tokens_in * (self.prompt_ratio if asked.sees_prompt else self.calls)
+        written = self._written.mean if self._written.seen else _unknown_write(asked)
+        return _usage(asked, prompt, out, self._cached.mean, written)
+
+    def reserved(self, asked: AskedOfTier) -> Usage:
+        """Return the tokens to reserve for a request: the amount that nine of ten requests do not exceed."""
+        prompt = asked.tokens_in * (self._prompt.high if self._prompt.seen and asked.sees_prompt else 1.0)
+        known = self._out.seen >= PRIOR["known_answers"]
+        out = asked.choices * min(self._out.high if known else _RESERVED_OUT, asked.most_out)
+        written = self._written.high if self._written.seen else _unknown_write(asked)
+        return _usage(asked, prompt, out, self._cached.low, written)
+
+    def worst(self, asked: AskedOfTier) -> Usage:
+        """Return the most that one call may use: every token allowed, with all of its prompt written to the cache."""
+        prompt = asked.tokens_in * max(1.0, self.prompt_ratio)
+        return _usage(asked, prompt, asked.choices * asked.most_out, 0.0, _unknown_write(asked))
+
+    def owed_out(self, most_out: int) -> float:
+        """Return the completion tokens that a choice owes whose answer is never known.
+
+        From 20 known answers on, what is reserved for it; before, at most (1 + 4/n) times the most that was seen.
+        """
+        known = self._out.seen
+        if known >= PRIOR["known_answers"]:
+            return min(self._out.high, most_out)
+        unknown = min(float(most_out), _RESERVED_OUT)
+        return min(unknown, self._most_out * (1 + 4 / known)) if self._most_out else unknown
+
+    def learn(self, used: UsedByRequest, tokens_in: int, *, sees_prompt: bool) -> None:
+        """Take in what a request used here, nothing where it was not asked.
+
+        `tokens_in` was estimated; without `sees_prompt` most of the prompt was not in the body, and says nothing.
+        """
+        self._calls.learn(used.calls)
+        self._out.learn(used.tokens_out)
+        self._most_out = max(self._most_out, used.tokens_out)
+        self.calls, self.tokens_out = self._calls.mean, self._out.mean
+        if not sees_prompt:
+            return
+        self._prompt.learn(used.tokens_in / max(1, tokens_in))
+        self.prompt_ratio = self._prompt.mean
+        if used.tokens_in:
+            self._cached.learn(used.tokens_cached / used.tokens_in)
+            self._written.learn(used.tokens_cache_write / used.tokens_in)
+
+
+def _unknown_write(asked: AskedOfTier) -> float:
+    """Return the share of a prompt that is written to the cache before that is known: all, if it is asked for."""
+    return 1.0 if asked.kept_for else 0.0
+
+
+def _usage(asked: AskedOfTier, prompt: float, out: float, cached: float, written: float) -> Usage:
+    tokens_in = round(prompt)
+    tokens_cached = min(round(prompt * cached), tokens_in)
+    tokens_written = min(round(prompt * written), tokens_in - tokens_cached)
+    return Usage(
+        tokens_in,
+        round(out),
+        tokens_cached=tokens_cached,
+        tokens_cache_write=tokens_written,
+        tokens_hour_write=tokens_written if asked.kept_for == ONE_HOUR else None,
+        service_tier=asked.service_tier,
+    )
+
+
+_UNSEEN: Final = frozenset({"audio", "files", "file_urls"})
+"""Needs of a request (`routing.features.FURTHER`) with parts whose length the body does not tell."""
+_BLOCKS: Final = frozenset({"document", "image", "container_upload", "input_file", "input_image", "file"})
+"""Types of content that the provider has, or fetches."""
+_UNKNOWN_CONTEXT: Final = 200_000
+"""Tokens that a prompt may have at a tier whose context nobody states."""
+
+
+def prompt_tokens(
+    features: Features, body: Mapping[str, Any], native: Native | None, tier: Tier | None
+) -> tuple[int, bool]:
+    """Return the tokens of a prompt at a tier, and whether the body shows all of it."""
+    if not features.further.isdisjoint(_UNSEEN) or (native is not None and native.lost and _is_unseen(native)):
+        context = None if tier is None else tier.context()
+        return max(features.approx_tokens, context or _UNKNOWN_CONTEXT), False
+    if not features.has_images:
+        return features.approx_tokens, True
+    images = sum(text_of(message.get("content"))[1] for message in body["messages"])
+    return features.approx_tokens + images * OF_AN_IMAGE, True
+
+
+def _is_unseen(native: Native) -> bool:
+    return any(
+        path == "prompt" or (type(value) is dict and value.get("type") in _BLOCKS)
+        for path, value in native.lost.items()
+    )
+
 
 _MOST_TOKENS: Final[int] = PRIOR["most_completion_tokens"]
 """Completion tokens of the worst case where neither the request nor the config limits them."""

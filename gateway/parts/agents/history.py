@@ -25,10 +25,9 @@ from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import conversation_shown
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
-from gateway.parts.agents.recent import Recent
 from gateway.parts.agents.shortening import history_span, with_summary
-from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.own_call import call_model, is_quiet, text_of_answer
+from gateway.parts.agents.turns import Recent
+from gateway.parts.measures.daily_budget import DailyBudget, call_model, is_quiet, text_of_answer
 from gateway.telemetry import names
 from routing.features import room_needed
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gateway.parts.agents.admission import AgentAdmission
+from gateway.parts.agents.admission import AgentAdmission, SessionCounts
 from gateway.parts.agents.call_memory import KeptCalls
 from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
 from gateway.parts.agents.conversations import ConversationMemory
 from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.agents.metrics import SessionMetrics
-from gateway.parts.agents.session_caps import SessionCounts
 from gateway.parts.agents.verifying import DraftJudge, Verifiers
 from gateway.parts.measures.daily_budget import DailyBudget
 

@@ -13,9 +13,8 @@ routing/README.md has what DECAY and RELATED were chosen on, and how they do els
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from gateway.parts.agents.recent import Recent
 from routing.decide import hardness_of
 from routing.features import features_of_text, hangs
 
@@ -24,6 +23,35 @@ if TYPE_CHECKING:
     from routing.difficulty.model import Difficulty, DifficultyModel
     from routing.embedder import Embedder, Vector
     from routing.features import Features
+
+T = TypeVar("T")
+
+
+class Recent(Generic[T]):
+    """A mapping of at most `most` values that evicts the least recently used."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._values: dict[int, T] = {}
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self._values)
+
+    def get(self, key: int) -> T | None:
+        """Return the value, which counts as a use; None if there is none."""
+        value = self._values.pop(key, None)
+        if value is not None:
+            self._values[key] = value
+        return value
+
+    def put(self, key: int, value: T) -> None:
+        """Keep a value, in place of the one not used for longest if there are too many."""
+        self._values.pop(key, None)
+        if len(self._values) >= self._most:
+            del self._values[next(iter(self._values))]
+        self._values[key] = value
+
 
 DECAY: Final = 0.9
 RELATED: Final = 0.15

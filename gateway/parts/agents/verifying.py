@@ -35,8 +35,7 @@ from gateway.chat.completions import READ_CHARS, conversation_shown
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
 from gateway.parts.agents.agreement import Samples
-from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.own_call import call_model
+from gateway.parts.measures.daily_budget import DailyBudget, call_model
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.confidence.judge import Evidence, structural_fault

@@ -10,8 +10,7 @@ from pydantic import field_validator
 from gateway.config.notations import Port, Words
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
-from gateway.parts.access.config import AccessSections
-from gateway.parts.access.identity_config import LoginConfig
+from gateway.parts.access.config import AccessSections, LoginConfig
 from policies.errors import Finding
 from policies.validation import Section
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.config.schema import Deployment
-from gateway.parts.access.keys.minting import SECRET as KEY_SECRET
+from gateway.parts.access.keys.records import SECRET as KEY_SECRET
 from gateway.parts.console.config import ConsoleSections
 from gateway.seams import ConsolePlace
 

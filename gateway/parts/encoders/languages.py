@@ -7,6 +7,25 @@ and knows languages that no model here was made for too, so that these can be re
 The artefact, in `artefacts`:
     languages.json         the data sheet: the languages in the order of the columns, data, quality, `sha256`
     languages.safetensors  `weights` int8 (2 ** 16, languages), `scale` and `bias` float32 (languages,)
+
+Read questions in other languages than English by lists of words, one file for each language. No I/O but the lists.
+
+Nothing here knows a grammar: a lexicon tells what a rule needs to know of a text (`ForeignReading`), and all else is
+left to the model that scores the pair. A file of `lexicons/` has lists of entries, parted by commas:
+
+    please       said out of politeness, anywhere in a text (at either end of a part of it where words are not spaced)
+    greetings    the same, only at the beginning or the end
+    not_please   words that begin or end as one of these does
+    faint        words without a topic; `meta` those that ask to go on, or for it in other words
+    openers      begin what hangs on something said before; `pointing` refers to it
+    asking       a question begins with them, or, where words are not spaced, contains them
+    mentions     a text is worked on, or a word is asked about
+    negations    say no; `neutral` are words of a topic that look as if they did
+    opposites    groups parted by `;`, the sides of each by `/`: two texts that name different sides contradict
+    numbers      by their value; `counters` follow the numerals of Chinese and Japanese
+
+An entry is a word, several words, a beginning `ein*`, an ending `*los`, a part `*maz*`, or the end of the text `das$`.
+The longest entry wins. With `letters_per_word` words are not spaced, and every entry may stand anywhere.
 """
 
 from __future__ import annotations
@@ -14,8 +33,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import tomllib
+import unicodedata
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -23,9 +44,273 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.text.languages import Language
-from gateway.parts.encoders.lexicon import Lexicon, lexicons
+from cache.text.languages import ForeignReading, Language, digits
 from gateway.parts.encoders.typos import load_words, respelled
+
+FOLDER: Final = Path(__file__).with_name("lexicons")
+_KINDS: Final = (
+    "please", "greetings", "not_please", "faint", "meta", "openers", "pointing", "asking", "mentions", "negations",
+    "neutral",
+)  # fmt: skip
+_EMPTY: Final = frozenset(_KINDS) - {"neutral"}
+"""Kinds of entries that are no words of a question's own."""
+_UNIT: Final = re.compile(r"\d+(?:[.,\u066b\u066c]\d+)*|[^\W\d]+")
+_SIGN: Final = re.compile(r"\d+(?:[.,]\d+)*|[A-Za-z]+|\w|[\u0e30-\u0e4f]")
+_DIGITS: Final = frozenset("〇零一二两三四五六七八九十百千万０１２３４５６７８９๐๑๒๓๔๕๖๗๘๙")
+_NUMERALS: Final = re.compile("[〇零一二两三四五六七八九十百千万]+")
+_LARGE: Final = re.compile("(\\d+(?:[.,]\\d+)*)([千万億亿])")
+_PARTING: Final = re.compile(r"(?:[^\w\u0e30-\u0e4f.,:+#%&/°$€£¥*=<>@^~\"'“”「」『』()-]|[.,:](?!\d))+")
+"""What parts a text without spaced words: spaces and punctuation, but no signs that mean something."""
+_COMPARED: Final = 5
+"""Letters by which two words of different endings are taken for one."""
+_LONGEST: Final = 30
+"""Letters of the longest beginning or ending."""
+_END: Final = "$"
+
+Meaning = tuple[str, str]
+"""A kind of entry, and its value: of a number, or the group and the side of an opposition."""
+
+
+class _Found(NamedTuple):
+    """An entry, or a word in no list (without meanings), with its place in the text."""
+
+    text: str
+    meanings: tuple[Meaning, ...]
+    start: int
+    end: int
+
+
+class Lexicon:
+    """The lists of one language. Safe to use from several threads at once."""
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        self.letters: int = data.get("letters_per_word", 0)
+        self._drops_marks: bool = data.get("drops_marks", False)
+        self._joined: tuple[str, ...] = tuple(_entries(data.get("joined", "")))
+        self._counters: tuple[str, ...] = tuple(_entries(data.get("counters", "")))
+        self._entries: dict[str, tuple[Meaning, ...]] = {}
+        for kind in _KINDS:
+            self._add(data.get(kind, ""), (kind, ""))
+        for value, words in data["numbers"].items():
+            self._add(words, ("number", value))
+        groups = data["opposites"].split(";")
+        self._groups = frozenset(map(str, range(len(groups))))
+        for group, sides in enumerate(groups):
+            for side, words in enumerate(sides.split("/")):
+                self._add(words, (str(group), str(side)))
+        self._phrases: dict[str, list[tuple[str, ...]]] = {}
+        for entry in self._entries:
+            first, *rest = entry.replace(_END, f" {_END}").split()
+            if rest:
+                self._phrases.setdefault(first, []).append((first, *rest))
+        for phrases in self._phrases.values():
+            phrases.sort(key=len, reverse=True)
+        self._parts = [entry for entry in self._entries if len(entry) > 2 and entry[0] == entry[-1] == "*"]
+        self._sizes: dict[str, list[int]] = {}
+        for size in sorted({len(entry) for entry in self._entries}, reverse=True):
+            for begin in dict.fromkeys(entry[:2].rstrip(_END) for entry in self._entries if len(entry) == size):
+                self._sizes.setdefault(begin, []).append(size)
+        self._word = lru_cache(maxsize=4_096)(self._meanings)
+
+    def _add(self, words: str, meaning: Meaning) -> None:
+        for entry in _entries(words):
+            form = self._folded(entry)
+            self._entries[form] = (*self._entries.get(form, ()), meaning)
+
+    def _folded(self, text: str) -> str:
+        """Return the text in lower case, of the same length where its language needs no marks dropped."""
+        text = text.lower().replace("i\u0307", "i")
+        if not self._drops_marks:
+            return text
+        return "".join(sign for sign in unicodedata.normalize("NFD", text) if unicodedata.category(sign) != "Mn")
+
+    def read(self, text: str) -> ForeignReading:
+        """Return what the lists tell of a text."""
+        own, numbers, kinds = list[str](), list[str](), list[set[str]]()
+        sides = set[Meaning]()
+        length = 0
+        for match in self._found(self._folded(text)):
+            if not match.meanings:
+                own.append(match.text)
+                length += 1
+                if not kinds:
+                    kinds.append(set())
+                continue
+            kind = {kind for kind, _ in match.meanings}
+            if not kind.isdisjoint(_AT_EDGES):
+                continue
+            if kind.isdisjoint(_EMPTY):
+                own.append(match.text)
+            length += "openers" not in kind
+            kinds.append(kind)
+            for meaning in match.meanings:
+                if meaning[0] == "number":
+                    numbers.append(meaning[1])
+                elif meaning[0] in self._groups:
+                    sides.add(meaning)
+        every = frozenset[str]().union(*kinds)
+        return ForeignReading(
+            numbers=tuple(sorted(numbers)),
+            negated=any("negations" in kind and kind.isdisjoint(self._groups) for kind in kinds),
+            denied="negations" in every,
+            sides=frozenset(sides),
+            own=tuple(word if self.letters else word[:_COMPARED] for word in own),
+            size=-(-sum(map(len, own)) // self.letters) if self.letters else len(own),
+            meta=sum("meta" in kind for kind in kinds),
+            length=length,
+            opens=bool(kinds) and "openers" in kinds[0],
+            asks="asking" in (every if self.letters else next((kind for kind in kinds if "openers" not in kind), ())),
+            points_back="pointing" in every,
+            mentions="mentions" in every,
+            letters=self.letters,
+        )
+
+    def bare(self, text: str) -> str:
+        """Return the text without polite phrases, with its numbers in digits; not folded."""
+        folded = self._folded(text)
+        if len(folded) != len(text):
+            text = folded
+        found = list(self._found(folded))
+        if not self.letters:
+            polite = [
+                "please" if ("please", "") in one.meanings else "greetings" if ("greetings", "") in one.meanings else ""
+                for one in found
+            ]
+            first = next((at for at, kind in enumerate(polite) if not kind), len(polite))
+            last = len(polite) - next((at for at, kind in enumerate(reversed(polite)) if not kind), len(polite))
+            polite = [kind if kind == "please" or not first <= at < last else "" for at, kind in enumerate(polite)]
+        else:
+            polite = ["please" if {"please", "greetings"} & {kind for kind, _ in one.meanings} else "" for one in found]
+        pieces, at = [], 0
+        for match, drop in zip(found, polite, strict=True):
+            number = next((value for kind, value in match.meanings if kind == "number"), "")
+            if drop or number:
+                pieces += [text[at : match.start], number]
+                at = match.end
+        return "".join((*pieces, text[at:]))
+
+    def _found(self, text: str) -> Iterator[_Found]:
+        """Yield what a folded text consists of."""
+        return self._found_signs(text) if self.letters else self._found_words(text)
+
+    def _found_words(self, text: str) -> Iterator[_Found]:
+        units = [(match[0], match.start(), match.end()) for match in _UNIT.finditer(text)]
+        words = [word for word, _, _ in units] + [_END]
+        at = 0
+        while at < len(units):
+            word, start, end = units[at]
+            size, meanings = next(
+                (
+                    (len(phrase) - (phrase[-1] == _END), self._entries[" ".join(phrase).replace(f" {_END}", _END)])
+                    for phrase in self._phrases.get(word, ())
+                    if _begins(words[at : at + len(phrase)], phrase)
+                ),
+                (1, ()),
+            )
+            yield _Found(word, meanings or self._word(word), start, units[at + size - 1][2] if meanings else end)
+            at += size
+
+    def _meanings(self, word: str) -> tuple[Meaning, ...]:
+        """Return what one word means: the word itself, else its longest beginning, ending or part that is listed."""
+        if word[0].isdecimal():
+            return (("number", digits(word)),)
+        entries = self._entries
+        if (own := entries.get(word)) is not None:
+            return own
+        for size in range(min(len(word), _LONGEST), 0, -1):
+            if (begun := entries.get(f"{word[:size]}*")) or (begun := entries.get(f"*{word[-size:]}")):
+                return begun
+        for part in self._parts:
+            if part[1:-1] in word[1:]:
+                return entries[part]
+        for before in self._joined:
+            if word.startswith(before) and len(word) > len(before) + 1:
+                return self._meanings(word[len(before) :])
+        return ()
+
+    def _found_signs(self, text: str) -> Iterator[_Found]:
+        parts, sizes = list(_parts(text)), self._sizes
+        for first, end in parts:
+            at, after = first, _END if end == parts[-1][1] else ""
+            while at < end:
+                sign = text[at]
+                if sign in sizes or text[at : at + 2] in sizes or sign.isascii() or sign in _DIGITS or at == end - 1:
+                    entry = self._entry(text, at, first, end, after)
+                    yield entry
+                    at = entry.end
+                else:
+                    at += 1
+                    yield _Found(sign, (), at - 1, at)
+
+    def _entry(self, text: str, at: int, first: int, end: int, after: str) -> _Found:
+        """Return the longest entry at a place of the part between `first` and `end`, behind which `after` is read; else
+        one sign, number or word in Latin letters.
+        """
+        for size in (*self._sizes.get(text[at : min(at + 2, end)], ()), *self._sizes.get(text[at], ())):
+            stop = min(at + size, end)
+            form = text[at:stop] + after * (at + size - stop)
+            meanings = self._entries.get(form) if len(form) == size else None
+            if meanings and (meanings[0][0] not in _AT_EDGES or at == first or stop == end):
+                return _Found(text[at:stop], meanings, at, stop)
+        if (large := _LARGE.match(text, at, end)) is not None:
+            return _Found(large[0], (("number", _large(large[1], large[2])),), at, large.end())
+        if (numeral := _NUMERALS.match(text, at, end)) is not None and text.startswith(self._counters, numeral.end()):
+            return _Found(numeral[0], (("number", _value(numeral[0])),), at, numeral.end())
+        sign = _SIGN.match(text, at, end)
+        if sign is None:
+            return _Found("", (("neutral", ""),), at, at + 1)
+        meanings = (("number", digits(sign[0])),) if sign[0][0].isdecimal() else ()
+        return _Found(sign[0], meanings, at, sign.end())
+
+
+_AT_EDGES: Final = frozenset({"please", "greetings"})
+
+
+def _entries(words: str) -> list[str]:
+    return [" ".join(entry.split()) for entry in words.split(",") if entry.strip()]
+
+
+def _begins(words: list[str], phrase: tuple[str, ...]) -> bool:
+    """Return whether these words are the phrase, whose last word may be a beginning."""
+    if len(words) < len(phrase):
+        return False
+    *before, last = phrase
+    return words[:-1] == before and (words[-1].startswith(last[:-1]) if last[-1] == "*" else words[-1] == last)
+
+
+def _parts(text: str) -> Iterator[tuple[int, int]]:
+    """Yield where each part between spaces and punctuation begins and ends."""
+    at = 0
+    for match in _PARTING.finditer(text):
+        if match.start() > at:
+            yield at, match.start()
+        at = match.end()
+    if at < len(text):
+        yield at, len(text)
+
+
+def _value(numeral: str) -> str:
+    """Return the value of a Chinese numeral in digits: 二十五 is 25."""
+    total = pending = 0
+    for sign in numeral:
+        value = int(unicodedata.numeric("二" if sign == "两" else sign))
+        if value < 10:
+            pending = 10 * pending + value
+        else:
+            total, pending = total + max(pending, 1) * value, 0
+    return str(total + pending)
+
+
+def _large(number: str, unit: str) -> str:
+    """Return a number before a Chinese unit in digits: 3.5万 is 35000."""
+    return f"{float(number.replace(',', '')) * unicodedata.numeric(unit if unit != '亿' else '億'):.0f}"
+
+
+@lru_cache(maxsize=1)
+def lexicons() -> Mapping[str, Lexicon]:
+    """Return the lexicons by the code of their language, read once."""
+    return {path.stem: Lexicon(tomllib.loads(path.read_text("utf-8"))) for path in sorted(FOLDER.glob("*.toml"))}
+
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "languages.json"
 BUCKETS: Final = 1 << 16

@@ -38,9 +38,8 @@ from cache.semantic.hit_bound import Complaint, SurfaceState, group_in_words
 from cache.store.base import Append, Command, Store, StoreUnavailable
 from gateway.parts.hit_audits.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
 from gateway.parts.hit_audits.control import RiskControl, RiskFigures
-from gateway.parts.hit_audits.groups import MOST
+from gateway.parts.hit_audits.groups import MOST, Batch, Label, decode_batch, encode_batch
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE
-from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
 from gateway.parts.hit_audits.published import LINES, PublishedRisk, publication
 from gateway.parts.hit_audits.statements import Embed, StatementScorer
 

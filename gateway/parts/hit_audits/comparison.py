@@ -42,8 +42,7 @@ from gateway.cascade.fields import with_set_fields
 from gateway.chat.usage import Usage
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.statements import Embed, StatementComparer, StatementScorer, Verdict
-from gateway.parts.measures.daily_budget import DailyBudget
-from gateway.parts.measures.own_call import call_model, text_of_answer
+from gateway.parts.measures.daily_budget import DailyBudget, call_model, text_of_answer
 from routing.features import room_needed
 
 if TYPE_CHECKING:

@@ -49,17 +49,18 @@ import numpy as np
 from cache.semantic.hit_bound import Complaint
 from gateway.parts.hit_audits.groups import (
     LEAST_LABELS,
+    Batch,
     Flags,
     Floats,
     GroupFigures,
     Groups,
+    Label,
     Labelled,
     above_misfits,
     code_of,
     too_few,
 )
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
-from gateway.parts.hit_audits.observations import Batch, Label
 
 WINDOW = 50_000
 """Number of latest requests whose labels count."""

@@ -17,8 +17,7 @@ from cache.scopes.scope import SCHEMA
 from cache.semantic.hit_bound import Complaint, PublishedBound
 from cache.store.base import Append, Command, Store
 from gateway.parts.hit_audits.control import RiskFigures
-from gateway.parts.hit_audits.groups import GroupFigures
-from gateway.parts.hit_audits.observations import Batch, encode_batch
+from gateway.parts.hit_audits.groups import Batch, GroupFigures, encode_batch
 
 PUBLISHED: Final = f"tierline:{SCHEMA}:risks"
 """Key of the hash."""

@@ -22,8 +22,7 @@ import orjson
 from gateway.config.backends import retirement
 from gateway.config.environment import Environ
 from gateway.parts.local.model_lengths import context_in_props, contexts_in
-from gateway.parts.prices.model_facts import HostedModel, shipped_facts
-from gateway.parts.prices.providers import Provider, known_providers, offered
+from gateway.parts.prices.model_facts import HostedModel, Provider, known_providers, offered, shipped_facts
 
 NEAR_S: Final = 0.5
 """Longest wait for a server on this machine, in seconds."""

@@ -21,8 +21,7 @@ from gateway.config.sections import sections_of_parts
 from gateway.parts.local import CannotStart
 from gateway.parts.local.banner import OWN_KEY, BannerFacts, BannerRow
 from gateway.parts.local.child import Child, ChildSpec
-from gateway.parts.local.config import LocalSections
-from gateway.parts.local.gguf_header import NO_TEMPLATE, lacks_chat_template
+from gateway.parts.local.config import NO_TEMPLATE, LocalSections, lacks_chat_template
 from gateway.parts.local.local_model import NAME as LOCAL
 from gateway.parts.local.local_model import find_gguf, local_child
 from gateway.parts.local.roles import CONSOLE, Listen, Roles

@@ -39,8 +39,7 @@ from prometheus_client import (
 )
 
 from gateway.parts.measures.request_figures import HELD, answered, is_beside, no_answer
-from gateway.parts.metrics.exposition import Metric, OwnText, SharedText
-from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, MetricSet
+from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, Metric, MetricSet, OwnText, SharedText
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.metrics import FIRST_BYTE_BUCKETS, Joined, Metrics

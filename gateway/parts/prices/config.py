@@ -12,8 +12,15 @@ from gateway.config.notations import OptionalPath
 from gateway.config.resolver import Resolver
 from gateway.config.schema import Deployment
 from gateway.config.sections import Sections
-from gateway.parts.prices.model_facts import FactsFile, HostedModel, KnownModels, prior_of, prompt_lifetimes, read_facts
-from gateway.parts.prices.providers import with_hosted_tiers
+from gateway.parts.prices.model_facts import (
+    FactsFile,
+    HostedModel,
+    KnownModels,
+    prior_of,
+    prompt_lifetimes,
+    read_facts,
+    with_hosted_tiers,
+)
 from gateway.parts.prices.steps import SteppedPrice
 from policies.errors import KeyPath
 from policies.validation import Section

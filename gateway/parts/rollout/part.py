@@ -67,8 +67,7 @@ def build_observers(core: Core) -> Sequence[Observer]:
     # Slow to import, and not needed by commands.
     from gateway.parts.rollout.comparer import Comparer
     from gateway.parts.rollout.metrics import TrialMetrics
-    from gateway.parts.rollout.observer import AnswerDraws
-    from gateway.parts.rollout.shadow import ShadowRunner
+    from gateway.parts.rollout.shadow import AnswerDraws, ShadowRunner
 
     keep, counted = core.deployment.telemetry.keep, TrialMetrics(core.metrics)
     comparer = Comparer(

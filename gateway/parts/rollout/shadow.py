@@ -14,26 +14,27 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from cache.store.base import StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets, cost
+from gateway.caching.write_behind import Take
 from gateway.cascade.attempt import JsonAnswer
 from gateway.cascade.runner import CascadeRunner
 from gateway.chat.usage import Usage
 from gateway.errors import ApiError
-from gateway.parts.measures.daily_budget import DailyBudget
+from gateway.parts.measures.daily_budget import DailyBudget, is_quiet
 from gateway.parts.measures.label import LabelledReply, PairLabel
-from gateway.parts.measures.own_call import is_quiet
 from gateway.parts.measures.request_figures import RequestFigures
 from gateway.parts.rollout.assignment import CANDIDATE, assign
-from gateway.parts.rollout.pair_judge import judge_pair, most_of_judging, shown_answer
+from gateway.parts.rollout.comparer import judge_pair, most_of_judging, shown_answer
 from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
-from gateway.telemetry.ledger import SHADOW, Ledger
+from gateway.telemetry.ledger import PLAYGROUND, SHADOW, Ledger
 from gateway.telemetry.trace import Trace
 from routing.features import room_needed
 
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gateway.cascade.protocols import AnswerVerifier
     from gateway.cascade.router import Router
     from gateway.config.policy_reload import Policies
-    from gateway.parts.rollout.pair_judge import PairVerdict
+    from gateway.parts.rollout.comparer import Comparer, PairVerdict
     from gateway.telemetry.sink import Telemetry
     from gateway.tiers import Endpoint, Tier
     from policies.loader import RollingPolicy
@@ -310,3 +311,37 @@ def _again(served: RequestContext, body: Mapping[str, Any], policy: Policy) -> R
         large=served.large,
         native=served.native,
     )
+
+
+class AnswerDraws:
+    """The comparer and the shadows of one worker: see `gateway.caching.write_behind.Observer`."""
+
+    keys: Final = ("learn",)
+
+    def __init__(self, comparer: Comparer, shadows: ShadowRunner) -> None:
+        self.comparer = comparer
+        self._shadows = shadows
+
+    def wants(self, request: RequestContext) -> Sequence[Take]:
+        """Return what chance draws this answer for."""
+        if request.ledger.arm == PLAYGROUND:
+            return ()
+        learn = request.policy.of(RolloutSections).learn
+        takes: list[Take] = []
+        shadow = self._shadows.drawn(request)
+        if learn is not None and self.comparer.draws(learn):
+            takes.append(Take(whole=True, served=self.comparer.draw))
+        if shadow is not None:
+            judged = self._shadows.judge_of(request, shadow) is not None
+            takes.append(Take(judged, partial(self._shadows.offer, shadow)))
+        return takes
+
+    def start(self) -> None:
+        """Start the tasks of both."""
+        self.comparer.start()
+        self._shadows.start()
+
+    async def aclose(self) -> None:
+        """Stop at once; what waits is dropped."""
+        await self._shadows.aclose()
+        await self.comparer.aclose()

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from cache.store.base import StoreUnavailable
 from gateway.errors import Forbidden, InvalidRequest, NotFound, Overloaded, retry_after
-from gateway.parts.rollout.registry.follower import NoSuchVersion, PolicyFollower
 from gateway.request.options import TRY
 
 if TYPE_CHECKING:
@@ -26,6 +25,18 @@ if TYPE_CHECKING:
 
 _NAME: Final = TRY.decode()
 _VERSION: Final = re.compile(r"[0-9a-f]{4,64}")
+
+
+class NoSuchVersion(Exception):
+    """There is no such version of a policy here, or it does not fit the deployment; the message says which."""
+
+
+@runtime_checkable
+class KeptVersions(Protocol):
+    """Where policies come from, if it keeps versions that are not in force: the store does, files do not."""
+
+    async def version(self, surface: str, prefix: str) -> Policy:
+        """Return the version of a surface's policy that begins so. Raises NoSuchVersion and StoreUnavailable."""
 
 
 async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
@@ -47,7 +58,7 @@ async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Call
         message = f"{_NAME} is live, candidate, or the first 4 or more hex digits of a policy's version."
         raise InvalidRequest(message, code="unsupported_value", param=_NAME)
     try:
-        if isinstance(policies, PolicyFollower):
+        if isinstance(policies, KeptVersions):
             return await policies.version(live.surface, wanted)
     except NoSuchVersion as error:
         raise NotFound(f"{error}.", code="version_not_found", param=_NAME) from None

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.cascade.fields import with_set_fields
-from gateway.parts.servers import claude, prompt_cache
+from gateway.parts.servers import prompt_cache
 from gateway.parts.servers.chat_forms import ServerChat
 from gateway.parts.servers.chat_reasoning import last_maker
-from gateway.parts.servers.keep_warm import KeepWarm
+from gateway.parts.servers.prompt_cache import KeepWarm
 from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.quota import HeaderQuota
 from gateway.parts.servers.refusals import HeardRefusals, RefusedRequests
@@ -25,7 +25,7 @@ new_refusals = HeardRefusals
 new_refused_kinds = RefusedRequests
 adapted = AdaptedBackend
 chat_forms = ServerChat
-always_thinks = claude.claude_always_thinks
+always_thinks = prompt_cache.claude_always_thinks
 prompt_cache_facts = prompt_cache.prompt_cache_facts
 
 

@@ -13,8 +13,7 @@ from gateway.config.addresses import check_http_url
 from gateway.config.backends import BackendConfig, TierConfig
 from gateway.config.loader import default_config, load_deployment
 from gateway.config.schema import Deployment, key_digest
-from gateway.parts.access.alert_config import AlertsConfig
-from gateway.parts.access.config import AccessSections
+from gateway.parts.access.config import AccessSections, AlertsConfig
 from gateway.parts.heads.head import ConfidenceHead
 from policies.errors import ConfigError, InvalidContent, UnreadableFile
 from policies.validation import validate

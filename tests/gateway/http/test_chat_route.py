@@ -16,7 +16,7 @@ import pytest
 from cache.response_cache import ResponseCache
 from gateway.caching import batches
 from gateway.http.exchange import ChatCompletions
-from gateway.parts.access.learnt_usage import PRIOR
+from gateway.parts.access.expected_costs import PRIOR
 from gateway.steps import Steps
 from gateway.telemetry import names
 from tests.support.app import in_process

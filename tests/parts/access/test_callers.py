@@ -19,10 +19,8 @@ from gateway.config.sections import deployment_model
 from gateway.dialects.reasoning import maker_of
 from gateway.errors import Unauthorized
 from gateway.parts.access.admin_api import gatekeeper
-from gateway.parts.access.authenticator import is_operator
-from gateway.parts.access.callers import Callers
-from gateway.parts.access.config import Admin, TenantConfig
-from gateway.parts.access.identity_config import IdentityConfig
+from gateway.parts.access.authenticator import Callers, is_operator
+from gateway.parts.access.config import Admin, IdentityConfig, TenantConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.roles import EDITOR, NOBODY
 from gateway.parts.access.pages.sessions import ConsoleAccess

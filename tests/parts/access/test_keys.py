@@ -16,7 +16,7 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.cli.main import main
 from gateway.parts.access.audit.trail import AuditTrail
-from gateway.parts.access.keys.minting import CONTEXT, digest_of
+from gateway.parts.access.keys.records import CONTEXT, digest_of
 from gateway.parts.access.keys.registry import KeyRegistry
 from tests.parts.access.keys.conftest import registry, server, store
 from tests.support.store import LocalStore

@@ -14,8 +14,7 @@ import pytest
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import key_digest
-from gateway.parts.access.keys.minting import new_key
-from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.records import KeyRecord, OwnerRecord, new_key
 from gateway.parts.access.keys.registry import KeyRegistry
 from tests.parts.access.keys.conftest import WHY, minted, registry, server, store
 from tests.support.app import InProcess, in_process

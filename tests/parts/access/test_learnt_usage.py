@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from gateway.parts.access.learnt_usage import AskedOfTier, LearntUsage, UsedByRequest
+from gateway.parts.access.expected_costs import AskedOfTier, LearntUsage, UsedByRequest
 
 
 def after(*answers: int, cached: int = 0) -> LearntUsage:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.parts.access.callers import Callers
+from gateway.parts.access.authenticator import Callers
 from gateway.parts.access.keys import identities as module
 from gateway.parts.access.keys.records import OwnerRecord
 from gateway.parts.access.keys.registry import KeyRegistry

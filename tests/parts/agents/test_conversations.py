@@ -8,8 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gateway.parts.agents.conversations import ConversationMemory
-from gateway.parts.agents.warmth import KnownConversation
+from gateway.parts.agents.conversations import ConversationMemory, KnownConversation
 from gateway.telemetry import names
 from gateway.telemetry.ledger import CallAccount, Ledger
 from gateway.telemetry.trace import Trace

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.parts.agents.admission import Used, verdict
 from gateway.parts.agents.policy import SessionCaps
-from gateway.parts.agents.session_caps import Used, verdict
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.encoders import load_embedder
-from gateway.parts.agents.recent import Recent
-from gateway.parts.agents.turns import DECAY, REACH, TurnMemory, keys_of, rated_in_conversation
+from gateway.parts.agents.turns import DECAY, REACH, Recent, TurnMemory, keys_of, rated_in_conversation
 from policies.loader import made_policy
 from policies.model import Policy
 from routing.difficulty.model import DifficultyModel, shipped_artefact

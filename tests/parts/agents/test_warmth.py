@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from gateway.parts.agents.warmth import Held, KnownConversation, ReadingSpeed, TierCost, TierTerms, costs_of, kept_of
+from gateway.parts.agents.conversations import (
+    Held,
+    KnownConversation,
+    ReadingSpeed,
+    TierCost,
+    TierTerms,
+    costs_of,
+    kept_of,
+)
 
 LADDER = ("small", "middle", "large")
 

@@ -23,8 +23,7 @@ from gateway.parts.access.keys.roles import VIEWER
 from gateway.parts.console.views.caching import savings
 from gateway.parts.console.wrong_hits import COMMENT, UNDONE
 from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.groups import LEAST_LABELS
-from gateway.parts.hit_audits.observations import Label
+from gateway.parts.hit_audits.groups import LEAST_LABELS, Label
 from gateway.parts.hit_audits.published import PUBLISHED
 from gateway.parts.measures import feedback
 from gateway.parts.reasons.details import complete

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from cache.text.languages import languages_to_read, reading_in, readings_of
-from gateway.parts.encoders.languages import SHEET
-from gateway.parts.encoders.lexicon import FOLDER, lexicons
+from gateway.parts.encoders.languages import FOLDER, SHEET, lexicons
 from tests.support.gateway import ROOT
 
 CROSS_ENCODER = ROOT / "cache/artefacts/cross-encoder/sheet.json"

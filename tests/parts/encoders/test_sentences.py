@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cache.semantic.decision import wording
-from gateway.parts.encoders.sentences import differing_sentences
+from gateway.parts.encoders.turns import differing_sentences
 
 STORY = (
     "Three weeks ago I ordered a table from a shop on the internet and paid in advance. The confirmation said that it "

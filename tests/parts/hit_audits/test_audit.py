@@ -23,8 +23,7 @@ from cache.store.base import NoStore, Write
 from cache.store.redis_store import RedisStore
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.audit import AuditedSurface, Audits, Sample
-from gateway.parts.hit_audits.groups import LEAST_LABELS
-from gateway.parts.hit_audits.observations import Label
+from gateway.parts.hit_audits.groups import LEAST_LABELS, Label
 from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy
 from tests.cache.conftest import store, valkey

@@ -8,7 +8,7 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.parts.hit_audits.audit import AuditedSurface, Audits
-from gateway.parts.hit_audits.observations import Batch, Label
+from gateway.parts.hit_audits.groups import Batch, Label
 from policies.caching import SemanticCache
 
 

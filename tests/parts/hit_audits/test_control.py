@@ -11,8 +11,7 @@ import pytest
 
 from cache.semantic.hit_bound import Complaint
 from gateway.parts.hit_audits.control import WINDOW, RiskControl, calibrated
-from gateway.parts.hit_audits.groups import LEAST_LABELS
-from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
+from gateway.parts.hit_audits.groups import LEAST_LABELS, Batch, Label, decode_batch, encode_batch
 
 MAX_ERROR = 0.01
 REQUESTS = 60_000

@@ -9,8 +9,7 @@ import pytest
 
 from cache.semantic.hit_bound import OTHERS
 from gateway.parts.hit_audits.control import WINDOW, RiskControl
-from gateway.parts.hit_audits.groups import LEAST_LABELS, MOST, GroupFigures
-from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
+from gateway.parts.hit_audits.groups import LEAST_LABELS, MOST, Batch, GroupFigures, Label, decode_batch, encode_batch
 
 MAX_ERROR = 0.01
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gateway.parts.hit_audits.control import RiskControl
+from gateway.parts.hit_audits.groups import Batch, Label
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
-from gateway.parts.hit_audits.observations import Batch, Label
 
 MEASURED = LabelErrors(same=600, false_alarms=2, other=1_800, found=900, by_language={"en": (800, 1_000)})
 

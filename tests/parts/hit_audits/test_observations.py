@@ -6,7 +6,7 @@ import pytest
 
 from cache.entry import CorruptEntry
 from cache.semantic.hit_bound import Complaint
-from gateway.parts.hit_audits.observations import Batch, Label, decode_batch, encode_batch
+from gateway.parts.hit_audits.groups import Batch, Label, decode_batch, encode_batch
 
 
 def test_a_batch_survives_the_stream_and_garbage_does_not() -> None:

@@ -10,7 +10,7 @@ from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.control import RiskControl
-from gateway.parts.hit_audits.observations import Batch, Label, decode_batch
+from gateway.parts.hit_audits.groups import Batch, Label, decode_batch
 from gateway.parts.hit_audits.published import PUBLISHED, PublishedRisk, complain, publication, read_published
 from policies.caching import SemanticCache
 from tests.cache.conftest import store, valkey

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.backends import BackendConfig, TierConfig
-from gateway.parts.local.gguf_header import lacks_chat_template
+from gateway.parts.local.config import lacks_chat_template
 from gateway.parts.local.local_model import find_gguf
 from gateway.parts.local.plan import _tier_state
 from gateway.parts.local.state import StateFolder, Up

@@ -14,7 +14,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.config.loader import default_config, load_deployment
 from gateway.parts.local.ladder import ModelServer, ladder, verifier_advice
-from gateway.parts.prices.providers import known_providers
+from gateway.parts.prices.model_facts import known_providers
 from tests.support.gateway import CHAT, environment, running, write_policies
 from tests.support.strict_messages import StrictMessages
 from tests.support.upstream import Received, Reply, Upstream

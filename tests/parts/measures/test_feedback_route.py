@@ -10,7 +10,7 @@ import pytest
 from cache.store.base import Append, NoStore
 from cache.store.redis_store import RedisStore
 from gateway.config.schema import Limits, TelemetryConfig, key_digest
-from gateway.parts.access.callers import Callers
+from gateway.parts.access.authenticator import Callers
 from gateway.parts.access.config import TenantConfig
 from gateway.parts.measures import feedback
 from gateway.parts.metrics.metrics import PrometheusMetrics

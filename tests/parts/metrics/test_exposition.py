@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from gateway.parts.metrics.exposition import SharedText
+from gateway.parts.metrics.metric_set import SharedText
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from tests.gateway.telemetry.requests_made import escalated, failed
 

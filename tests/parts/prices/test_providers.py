@@ -10,8 +10,7 @@ from gateway.config.backends import retirement
 from gateway.config.launch import Launch
 from gateway.config.loader import load_deployment
 from gateway.parts.local.plan import without_keys
-from gateway.parts.prices.model_facts import shipped_facts
-from gateway.parts.prices.providers import Provider, known_providers
+from gateway.parts.prices.model_facts import Provider, known_providers, shipped_facts
 
 KEY = "sk-canary-of-a-test"
 

@@ -12,7 +12,7 @@ import yaml
 from gateway.assembly import build
 from gateway.config.launch import Launch
 from gateway.parts.hit_audits.audit import Audits
-from gateway.parts.hit_audits.observations import Batch, Label
+from gateway.parts.hit_audits.groups import Batch, Label
 from gateway.server.app import App
 from gateway.steps import Steps
 from policies.caching import SemanticCache

@@ -6,8 +6,7 @@ import time
 
 import pytest
 
-from gateway.parts.redaction.part import hook_of
-from gateway.parts.redaction.redactor import RedactionFailed, TextRedactor
+from gateway.parts.redaction.part import RedactionFailed, TextRedactor, hook_of
 
 
 async def test_patterns_come_before_the_hook() -> None:

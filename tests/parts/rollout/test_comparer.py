@@ -21,7 +21,7 @@ from gateway.parts.ledger.query import ask, connect
 from gateway.parts.measures import label
 from gateway.parts.measures.daily_budget import DailyBudget
 from gateway.parts.rollout.comparer import Comparer
-from gateway.parts.rollout.observer import AnswerDraws
+from gateway.parts.rollout.shadow import AnswerDraws
 from tests.support.app import InProcess, in_process
 from tests.support.metrics import samples_of
 from tests.support.store import UNHURRIED, LocalStore, local_store

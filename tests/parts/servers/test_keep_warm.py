@@ -11,7 +11,7 @@ from typing import Any
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
 from gateway.cascade.fields import with_set_fields
 from gateway.config.backends import BackendConfig
-from gateway.parts.servers.keep_warm import KeepWarm
+from gateway.parts.servers.prompt_cache import KeepWarm
 from gateway.tiers import Endpoint
 from tests.support.wait import eventually
 

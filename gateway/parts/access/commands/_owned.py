@@ -13,7 +13,7 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import duration, whole
 from gateway.cli.store_flags import with_store
 from gateway.parts.access.author import author_of
-from gateway.parts.access.identity_config import NAME
+from gateway.parts.access.config import NAME
 from gateway.parts.access.keys.records import KeyRecord, OwnerRecord, public
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.self_service import NotAllowed

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from gateway.config.schema import DEFAULT_TENANT, Deployment
 from gateway.errors import Overloaded, Unauthorized, retry_after
-from gateway.parts.access.config import AccessSections
-from gateway.parts.access.identity_config import NAME, IdentityConfig, IssuerConfig, RoleConfig
+from gateway.parts.access.config import NAME, AccessSections, IdentityConfig, IssuerConfig, RoleConfig
 from gateway.parts.access.keys.key_caller import KeyCaller
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord
 from gateway.parts.access.keys.roles import Grant, Person

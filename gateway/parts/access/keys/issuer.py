@@ -28,7 +28,7 @@ from joserfc.jws import JWSRegistry, deserialize_compact
 from joserfc.jwt import JWTClaimsRegistry
 
 from gateway.config.environment import write_private
-from gateway.parts.access.identity_config import IssuerConfig, url_of
+from gateway.parts.access.config import IssuerConfig, url_of
 from gateway.parts.access.keys.tokens import BadToken, claims_in
 
 log = logging.getLogger("tierline.identity")

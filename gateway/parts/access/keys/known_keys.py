@@ -27,13 +27,12 @@ from gateway.errors import Overloaded, Unauthorized, retry_after
 from gateway.parts.access.keys.held_keys import UNKNOWN, HeldKey, HeldKeys
 from gateway.parts.access.keys.kept_keys import KeptKeys
 from gateway.parts.access.keys.key_caller import KeyCaller, caller_of
-from gateway.parts.access.keys.minting import PREFIX, digest_of, hashed_by, is_mistyped
-from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.records import PREFIX, KeyRecord, OwnerRecord, digest_of, hashed_by, is_mistyped
 from gateway.parts.access.keys.registry import FoundKey, KeyChanges, KeyRegistry, KeysConflict, Why
 
 if TYPE_CHECKING:
     from gateway.caller import Caller
-    from gateway.parts.access.key_config import OwnerTerms
+    from gateway.parts.access.config import OwnerTerms
 
 log = logging.getLogger("tierline.keys")
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from gateway.parts.access.identity_config import NAME
+from gateway.parts.access.config import NAME
 from gateway.parts.access.keys.moving import MovedKeys
 from gateway.parts.access.keys.records import NO_NAMES, KeyRecord
 from gateway.parts.access.keys.registry import KeysRefused

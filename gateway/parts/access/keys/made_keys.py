@@ -12,9 +12,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from gateway.config.schema import DEFAULT_TENANT
-from gateway.parts.access.identity_config import NAME
-from gateway.parts.access.keys.minting import digest_of, new_id, new_key, secret_of
-from gateway.parts.access.keys.records import LATEST, KeyRecord, OwnerRecord
+from gateway.parts.access.config import NAME
+from gateway.parts.access.keys.records import LATEST, KeyRecord, OwnerRecord, digest_of, new_id, new_key, secret_of
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused, Why
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.self_service import NotAllowed, allowed_key, may_with

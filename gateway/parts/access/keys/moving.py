@@ -14,8 +14,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from gateway.parts.access.keys.made_keys import check_key, check_owner
-from gateway.parts.access.keys.minting import hashed_by, secret_of
-from gateway.parts.access.keys.records import LATEST, KeyRecord, OwnerRecord, shown
+from gateway.parts.access.keys.records import LATEST, KeyRecord, OwnerRecord, hashed_by, secret_of, shown
 from gateway.parts.access.keys.registry import KeyRegistry, KeysRefused
 
 _FORMAT: Final = "tierline keys 1"

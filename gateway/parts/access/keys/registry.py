@@ -27,12 +27,13 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from cache.store.base import Command, Store, StoreUnavailable, fields_in
 from gateway.parts.access.audit.entries import APPEND, KEYS, How, Kind, TrailEntry
-from gateway.parts.access.keys.minting import SECRET, hashed_by
 from gateway.parts.access.keys.records import (
     LATEST,
+    SECRET,
     KeyRecord,
     OwnerRecord,
     State,
+    hashed_by,
     key_from,
     owner_from,
     shown,

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 from gateway.config.schema import DEFAULT_TENANT
 from gateway.errors import Forbidden
-from gateway.parts.access.identity_config import Role
+from gateway.parts.access.config import Role
 from gateway.parts.access.quotas.terms import NO_TERMS, Terms
 
 Within = Literal["", "surface", "team"]

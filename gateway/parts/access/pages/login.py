@@ -18,7 +18,7 @@ from urllib.parse import urlencode, urlsplit
 import orjson
 
 from gateway.errors import Unauthorized
-from gateway.parts.access.identity_config import LoginConfig
+from gateway.parts.access.config import LoginConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.keys.roles import Person
 from gateway.parts.access.keys.tokens import BadToken

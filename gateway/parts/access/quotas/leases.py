@@ -36,13 +36,14 @@ from gateway.parts.access.quotas.machine import (
     FULL,
     GRANTED,
     HELD,
+    MINUTE_S,
     RETRY_S,
     AccountLease,
     LeaseReply,
     LeaseRequest,
+    OwnCount,
     WaitingRequest,
 )
-from gateway.parts.access.quotas.own_count import MINUTE_S, OwnCount
 from gateway.parts.access.quotas.spent_copies import SpentCopies
 from gateway.telemetry.ledger import ACCOUNT_PREFIX
 

@@ -297,7 +297,7 @@ def _rights(args: argparse.Namespace) -> Rights | None:
     if args.key is None:
         return None
     from gateway.parts.access.commands._owned import with_keys
-    from gateway.parts.access.keys.key_rights import KeyRights
+    from gateway.parts.access.keys.key_caller import KeyRights
 
     return KeyRights(with_keys(args, lambda registry: registry.find(args.key)))
 

@@ -19,7 +19,7 @@ from gateway.config.loader import default_config
 from gateway.exit_codes import Exit
 from gateway.parts.lint.commands import check
 from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text, verifier_advice
-from gateway.parts.prices.providers import known_providers
+from gateway.parts.prices.model_facts import known_providers
 from gateway.report import print_json
 
 _OF_A_TRY: Final = """surface: chat

@@ -27,11 +27,11 @@ from gateway.parts.prices.model_facts import (
     FactsFile,
     HostedModel,
     KnownModels,
+    known_providers,
     read_facts,
     shipped_facts,
 )
 from gateway.parts.prices.price_map import facts_from_price_map, unread_rates
-from gateway.parts.prices.providers import known_providers
 
 _OLD_DAYS: Final = 90
 _WIDTH: Final = 80

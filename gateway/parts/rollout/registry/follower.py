@@ -31,6 +31,7 @@ from gateway.parts.rollout.registry import last_good
 from gateway.parts.rollout.registry.checks import FileDrift, seeds
 from gateway.parts.rollout.registry.records import InForce, Replica, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, Pulse, RegistryError
+from gateway.parts.rollout.tried_policy import NoSuchVersion
 from policies.errors import ConfigError, InvalidContent, Problem
 from policies.loader import PolicySet, PolicySource, RollingPolicy
 from policies.model import Policy
@@ -44,10 +45,6 @@ _UNHEARD_S: Final = 10.0
 """Time without the store after which candidates stop serving here: no judge could take them back."""
 _START_S: Final = 2.0
 """How long a start waits for the store before it takes the set that the state folder keeps, or the files."""
-
-
-class NoSuchVersion(Exception):
-    """There is no such version of a policy here, or it does not fit the deployment; the message says which."""
 
 
 class PolicyFollower:

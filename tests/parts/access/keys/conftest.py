@@ -8,8 +8,7 @@ import pytest
 
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_id, new_key
-from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, digest_of, new_id, new_key
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from tests.support.store import UNHURRIED, LocalStore, local_store
 

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding
 
 from gateway.errors import Overloaded, Unauthorized
-from gateway.parts.access.identity_config import IdentityConfig, RoleConfig
+from gateway.parts.access.config import IdentityConfig, RoleConfig
 from gateway.parts.access.keys import identities as module
 from gateway.parts.access.keys import issuer as issuers
 from gateway.parts.access.keys.identities import Identities
@@ -490,7 +490,7 @@ def test_without_issuers_no_library_is_imported() -> None:
     script = (
         "import sys; import gateway.parts.access.pages.login, gateway.parts.access.part; "
         "from gateway.parts.access.keys.identities import Identities; "
-        "from gateway.parts.access.identity_config import IdentityConfig; "
+        "from gateway.parts.access.config import IdentityConfig; "
         "assert not Identities(IdentityConfig()); sys.exit('joserfc' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import Forbidden
-from gateway.parts.access.keys.key_rights import KeyRights
+from gateway.parts.access.keys.key_caller import KeyRights
 from gateway.parts.access.keys.records import KeyRecord
 from policies.loader import PolicySet, PolicySource
 from policies.model import DeployedTier

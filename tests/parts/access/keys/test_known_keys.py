@@ -18,8 +18,7 @@ from gateway.parts.access.keys.held_keys import HeldKeys
 from gateway.parts.access.keys.kept_keys import KeptKeys, copy_file
 from gateway.parts.access.keys.key_caller import KeyCaller
 from gateway.parts.access.keys.known_keys import KnownKeys
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_key
-from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, OwnerRecord, digest_of, new_key
 from gateway.parts.access.keys.registry import FoundKey, KeyRegistry, KeysRefused
 from gateway.parts.access.quotas.terms import Terms
 from tests.parts.access.keys.conftest import WHY, minted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from gateway.parts.access.keys.minting import CONTEXT, PATTERN, digest_of, is_mistyped, new_id, new_key, secret_of
+from gateway.parts.access.keys.records import CONTEXT, PATTERN, digest_of, is_mistyped, new_id, new_key, secret_of
 
 
 def test_a_key_is_found_by_the_pattern_and_tells_a_typing_error() -> None:

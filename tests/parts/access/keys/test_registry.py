@@ -13,8 +13,7 @@ from gateway.parts.access.audit.entries import TrailEntry
 from gateway.parts.access.audit.trail import AuditTrail
 from gateway.parts.access.keys.key_caller import caller_of
 from gateway.parts.access.keys.made_keys import change_key, make_key, rotate_key
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, new_key, secret_of
-from gateway.parts.access.keys.records import KeyRecord, OwnerRecord
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, OwnerRecord, digest_of, new_key, secret_of
 from gateway.parts.access.keys.registry import KeyPage, KeyRegistry, KeysConflict, KeysRefused
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
 from gateway.parts.access.quotas.terms import Terms

@@ -14,10 +14,9 @@ import pytest
 
 from cache.store.base import Command, NoStore
 from cache.store.redis_store import RedisStore
-from gateway.parts.access.key_config import OwnerTerms
+from gateway.parts.access.config import OwnerTerms
 from gateway.parts.access.keys import registry as module
-from gateway.parts.access.keys.minting import CONTEXT, digest_of, is_mistyped
-from gateway.parts.access.keys.records import KeyRecord
+from gateway.parts.access.keys.records import CONTEXT, KeyRecord, digest_of, is_mistyped
 from gateway.parts.access.keys.registry import KeyRegistry, Why
 from gateway.parts.access.keys.roles import ADMIN, Grant, Person
 from gateway.parts.access.pages.sessions import ConsoleAccess

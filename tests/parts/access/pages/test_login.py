@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.audit.trail import AuditTrail
-from gateway.parts.access.identity_config import IdentityConfig, LoginConfig, RoleConfig
+from gateway.parts.access.config import IdentityConfig, LoginConfig, RoleConfig
 from gateway.parts.access.keys.identities import Identities
 from gateway.parts.access.pages import login as login_module
 from gateway.parts.access.pages.sessions import COOKIE

@@ -17,8 +17,7 @@ import pytest
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from gateway.parts.access.quotas.accounts import life_ms
-from gateway.parts.access.quotas.charge_journal import ChargeJournal, LeftJournal
-from gateway.parts.access.quotas.kept_charges import adopt
+from gateway.parts.access.quotas.kept_charges import ChargeJournal, LeftJournal, adopt
 from gateway.parts.measures import reader
 from gateway.parts.recorder.decision_record import DecisionRecorder
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, Ledger
@@ -38,7 +37,7 @@ OTHER = "key:k_2/usd/2026-11@UTC"
 _CHILD = """
 import os, signal, sys
 from pathlib import Path
-from gateway.parts.access.quotas.charge_journal import ChargeJournal
+from gateway.parts.access.quotas.kept_charges import ChargeJournal
 from gateway.telemetry.ledger import Ledger
 journal = ChargeJournal(Path(sys.argv[1]), "0123456789abcdef")
 def begun(name): return journal.begin(Ledger(name, "acme", key="k_1"), [sys.argv[2]], 5_000_000)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gateway.parts.access.quotas.accounts import Unit
-from gateway.parts.access.quotas.machine import AccountLease, LeaseReply
-from gateway.parts.access.quotas.own_count import OwnCount
+from gateway.parts.access.quotas.machine import AccountLease, LeaseReply, OwnCount
 
 
 def lease_of(unit: Unit, limit: int, *, spent: int = 0, others: int = 0, heard_at: float = 0.0) -> AccountLease:

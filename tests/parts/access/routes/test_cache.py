@@ -8,8 +8,7 @@ from starlette.requests import Request
 
 from gateway.errors import RateLimited, Unauthorized
 from gateway.parts.access.admin_api import gatekeeper
-from gateway.parts.access.config import Admin
-from gateway.parts.access.identity_config import IdentityConfig
+from gateway.parts.access.config import Admin, IdentityConfig
 from gateway.parts.access.keys.identities import Identities
 
 

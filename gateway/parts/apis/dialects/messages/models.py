@@ -11,7 +11,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, Literal
 
-from gateway.parts.servers.claude import claude_always_thinks, claude_version
+from gateway.parts.servers.prompt_cache import claude_always_thinks, claude_version
 from policies.value_type import value_type
 
 Thinking = Literal["budget", "both", "adaptive", "always"]

@@ -11,8 +11,7 @@ from gateway.cascade.call import ONE_HOUR
 from gateway.config.backends import BackendConfig
 from gateway.parts.apis.dialects.messages.models import facts_of_model
 from gateway.parts.apis.kinds.anthropic.set_fields import message_with_fields
-from gateway.parts.servers.claude import claude_caches_from
-from gateway.parts.servers.prompt_cache import ProviderCacheFacts
+from gateway.parts.servers.prompt_cache import ProviderCacheFacts, claude_caches_from
 from policies.errors import Finding
 from policies.validation import raise_findings
 
