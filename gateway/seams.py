@@ -23,6 +23,7 @@ Declared elsewhere, below what this file imports:
 
     servers     In `gateway.backends.server_forms`: what the server of one backend wants otherwise than others.
     redaction   `gateway.config.schema`, too: checks of `telemetry.redact` and `redact_with`, refused without the part.
+    adaptive    In `gateway.tiers.endpoint`: how many calls at a time a backend gets that slows down.
     answer_schemas
                 In `gateway.cascade.answer_checks`: whether an answer is what the request asked for.
     http, identities

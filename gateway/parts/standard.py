@@ -232,6 +232,7 @@ PARTS: Final = (
         provides=("early_heads",),
         settings=("escalate.stream.alive",),
     ),
+    StandardPart("adaptive", "limits that follow latency", (), provides=("adaptive",)),
     StandardPart("heads", "how likely an answer is right", (), provides=("heads",)),
     StandardPart("reasons", "why each hop ended as it did", (), provides=("reasons",)),
     StandardPart("redaction", "what must not be recorded", (), provides=("redaction",)),

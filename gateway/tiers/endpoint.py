@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Any
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.server_forms import FieldMemory, Quota, new_quota, new_refusals
 from gateway.dialects.told_lengths import ModelLengths
+from gateway.parts.standard import one
 from gateway.telemetry import names
 from gateway.tiers.breaker import Breaker, Ejection
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.latency import Forecast, Forecasts, LatencyModel, queued
-from routing.load.limits import CallLimit, Grants, Reserve, RetryBudget, floor_of
+from routing.load.limits import CallLimit, Grants, LatencyLimit, Reserve, RetryBudget, floor_of
 
 if TYPE_CHECKING:
     from gateway.backends.base import Identity
@@ -50,6 +51,11 @@ Clock = Callable[[], float]
 OnRefusal = Callable[["BackendConfig", str, bool], None]
 """Called with (config, reason, own) when a backend begins to refuse our key or account, and with an empty reason when
 it answers again. `own` is True if this worker's own call showed it, False if a sibling worker reported it."""
+
+
+@one("adaptive")
+def new_latency_limit(most: int) -> LatencyLimit | None:
+    """Return what lowers a limit of `most` concurrent calls while a backend's latency rises under load."""
 
 
 class KeyRenewal:
@@ -124,7 +130,8 @@ class Endpoint:
         self.siblings: tuple[Endpoint, ...] = ()
         self.retries = RetryBudget()
         self._backend = backend
-        self._limit = CallLimit(config.max_in_flight, adaptive=config.adaptive)
+        most = config.max_in_flight
+        self._limit = CallLimit(most, new_latency_limit(most) if config.adaptive else None)
         self._reserve = Reserve()
         self._grants = Grants()
         cold = (None, 0.0) if config.warm is None else (config.warm.after, config.warm.ttft)

@@ -46,9 +46,10 @@ import uvloop
 from cache.store.connections import WirePool
 from cache.store.redis_node import StoreConnection
 from cache.store.redis_store import RedisStore
+from gateway.parts.adaptive.part import AdaptiveLimit
 from gateway.tiers.tier import Tier
 from routing.load.latency import Forecasts, LatencyModel, Sketch
-from routing.load.limits import AdaptiveLimit, Reserve
+from routing.load.limits import Reserve
 
 _LOOP_METHODS: Final = {"call_later": "timers", "call_at": "timers", "call_soon": "callbacks", "create_task": "tasks"}
 _PROTOCOL: Final = {

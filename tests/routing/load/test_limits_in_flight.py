@@ -2,46 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-
-from routing.load.limits import Baseline, CallLimit, Reserve
-
-
-def feed(baseline: Baseline, seconds: float, since: float, lasting: float, tokens_in: int = 100) -> float | None:
-    """Ten calls a second; the last ratio."""
-    ratio = None
-    for step in range(int(lasting * 10)):
-        ratio = baseline.ratio(tokens_in, seconds, since + step / 10)
-    return ratio
-
-
-def test_congestion_is_held_against_the_best_there_was() -> None:
-    """Five times as long as in its best ten seconds is about five times, however long ago those were."""
-    baseline = Baseline()
-    assert feed(baseline, 1.0, 0.0, 9.0) is None
-    assert feed(baseline, 1.0, 9.0, 21.0) == pytest.approx(1.0, abs=0.05)
-    assert feed(baseline, 5.0, 30.0, 60.0) == pytest.approx(5.0, rel=0.15)
-
-
-def test_a_backend_that_is_slower_for_good_is_forgiven() -> None:
-    """Over some minutes the baseline rises to what has become normal."""
-    baseline = Baseline()
-    feed(baseline, 1.0, 0.0, 30.0)
-    assert feed(baseline, 2.0, 30.0, 600.0) == pytest.approx(1.0, abs=0.05)
-
-
-def test_long_prompts_are_held_against_long_prompts() -> None:
-    """A prompt that takes long to read is no congestion."""
-    baseline = Baseline()
-    feed(baseline, 0.2, 0.0, 30.0, tokens_in=100)
-    assert feed(baseline, 2.0, 30.0, 30.0, tokens_in=30_000) == pytest.approx(1.0, abs=0.05)
-
-
-def test_milliseconds_are_no_congestion() -> None:
-    """Ten milliseconds on top of five are noise of our own, not twice the load."""
-    baseline = Baseline()
-    feed(baseline, 0.005, 0.0, 30.0)
-    assert (feed(baseline, 0.015, 30.0, 5.0) or 9) < 1
+from routing.load.limits import CallLimit, Reserve
 
 
 def test_as_many_as_interactive_traffic_needed_lately() -> None:
@@ -81,7 +42,7 @@ def test_without_interactive_traffic_all_is_for_batch() -> None:
 
 def test_a_share_is_what_the_others_leave() -> None:
     """An equal part of the limit at least, all that is unused at most, and everything when the others are gone."""
-    limit = CallLimit(10, adaptive=False)
+    limit = CallLimit(10)
     assert limit.share(0.0) == 10
     for in_flight, share in ((0, 10), (3, 7), (9, 5)):
         limit.heard("w2", in_flight, 0.0)
