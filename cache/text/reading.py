@@ -7,8 +7,9 @@
     asked      who, when, why, how, whether; can, should
     content    every word and symbol in order, function words too: `in the house` is not `on the house`, `do` is not
                `be`. Numbers and times leave a placeholder. Only articles and a few fillers are dropped.
-Synonyms and plurals are reduced to one form. The words are in `words.toml`. Made for English; in another language of
-one of SCRIPTS it detects words, names, numbers and order.
+Synonyms and plurals are reduced to one form. The words are in `words.toml`; `spelling.toml` has what is also spelled
+otherwise (`b4`, `dont`, `how 2 run`, `non-profit`). Made for English; in another language of one of SCRIPTS it detects
+words, names, numbers and order.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
-from cache.text.thesaurus import groups_of, spelled_out, word_list, word_set
+from cache.text.thesaurus import groups_of, word_list, word_set
 
 _READ_CHARS: Final = 200
 _BESIDE_OTHERS: Final = 3
@@ -79,6 +80,91 @@ def is_english(*texts: str) -> bool:
             return False
         english = english or 1 in marks
     return english
+
+
+_SPELLINGS: Final = word_list("spelling.toml")
+
+
+def _by_short(table: dict[str, str]) -> dict[str, str]:
+    return {short: long for long, words in table.items() for short in words.split()}
+
+
+_LOWER: Final = _by_short(_SPELLINGS["lower"])
+_SHORT: Final = _by_short(_SPELLINGS["any"]) | _LOWER
+_AROUND: Final = {name: frozenset(words.split()) for name, words in _SPELLINGS["digits"].items()}
+_SHORT_FORM: Final = re.compile(
+    rf"(?<![\w'/-])(?:{'|'.join(sorted(map(re.escape, _SHORT), key=len, reverse=True))})(?![\w'/-])", re.IGNORECASE
+)
+_DIGIT: Final = re.compile(r"(?:(?<=\A)|(?<=[A-Za-z?!.,]\s))([24])(?=\s++([A-Za-z]++)(?:\s++([A-Za-z0-9]++))?)")
+"""A single 2 or 4 between words, the word after it, and the next."""
+_LAST_WORD: Final = re.compile(r"(?<![a-z0-9])([a-z0-9]++)\s++\Z", re.IGNORECASE)
+
+
+_NON: Final = re.compile(r"\bnon[- ](?=[a-z]{3})", re.IGNORECASE)
+_FREE: Final = re.compile(rf"\b({'|'.join(_SPELLINGS['free'].split())})[- ]free\b", re.IGNORECASE)
+
+
+def spelled_out(text: str) -> str:
+    """Return `text` with its short forms spelled out, `non-x` as `nonx` and `x-free` as `without x`.
+
+    A 2 or a 4 that may be a number stays one.
+    """
+    lowered = text.lower()
+    if "non" in lowered or "free" in lowered:
+        text = _FREE.sub(r"without \1", _NON.sub("non", text))
+    return words_spelled_out(text)
+
+
+def words_spelled_out(text: str) -> str:
+    """Return an English text with its short forms spelled out, and with each 2 and 4 that is none as a word."""
+    lowered = text.lower()
+    if not _SHORT.keys().isdisjoint(lowered.translate(_MARKS).split()):
+        text = _SHORT_FORM.sub(_spelled, text)
+    return _DIGIT.sub(_word_for, text) if "2 " in text or "4 " in text else text
+
+
+_MARKS: Final = str.maketrans(dict.fromkeys('.,;:!?"()', " "))
+
+
+def _spelled(match: re.Match[str]) -> str:
+    short = match[0]
+    return short if short.lower() in _LOWER and not short.islower() else _SHORT[short.lower()]
+
+
+def _word_for(match: re.Match[str]) -> str:
+    """Return what the digit says: `to`, `too`, `for`, or itself."""
+    digit, after, then = match[1], match[2].lower(), (match[3] or "").lower()
+    found = _LAST_WORD.search(match.string, 0, match.start())
+    before = found[1].lower() if found else ""
+    if (
+        after in _AROUND["both_before"]
+        and before
+        and (after != "a" or not _AROUND["english"].isdisjoint(match.string.split()))
+    ):
+        return "to" if digit == "2" else "for"
+    counts = after in _AROUND["counted"] or _is_plural(after)
+    return _two(before, after, then, counts) if digit == "2" else _four(before, after, then, counts)
+
+
+def _two(before: str, after: str, then: str, counts: bool) -> str:
+    if after in _AROUND["too_before"] or (then in ("2", "to") and not counts and after not in _AROUND["verbs"]):
+        return "too"
+    if _is_plural(before) and _is_plural(after) and before not in _AROUND["numbered"] | _AROUND["to_after"]:
+        return "to"  # hectares 2 acres
+    verb = after in _AROUND["verbs"] and not _is_plural(then) and before and before not in _AROUND["numbered"]
+    return "to" if not counts and (verb or before in _AROUND["to_after"]) else "2"
+
+
+def _four(before: str, after: str, then: str, counts: bool) -> str:
+    if after in _AROUND["for_before"] or before in _AROUND["for_after"]:
+        return "for"
+    if not before or before.isdigit() or counts or before in _AROUND["numbered"]:
+        return "4"
+    return "4" if before in _AROUND["verbs"] and not after.endswith("ing") else "for"
+
+
+def _is_plural(word: str) -> bool:
+    return word.endswith("s") and not word.endswith(("ss", "us", "is"))
 
 
 _WRAPPING = re.compile(

@@ -32,7 +32,7 @@ from typing import Final
 from zlib import crc32
 
 from cache.text.languages import ENGLISH, language
-from cache.text.thesaurus import words_spelled_out
+from cache.text.reading import words_spelled_out
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "spelling.json"
 _WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,32}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from cache.text.guards import SWITCHED, Pair
-from cache.text.thesaurus import spelled_out
+from cache.text.reading import spelled_out
 
 
 @pytest.mark.parametrize(
