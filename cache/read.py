@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cache.entry import NO_DEMANDS, CacheEntry, CorruptEntry, Lookup, Outcome, decode
 from cache.planning.plan import CachePlan
 from cache.scopes import tags
-from cache.scopes.shelf import ENTRY
+from cache.scopes.scope import ENTRY
 from cache.store.base import Command, Store, StoreUnavailable
 from cache.write import PendingWrite, WritePlanner, longest_ttl
 

@@ -26,8 +26,7 @@ from cache.index import Neighbour, NewIndex, Vector, new_replica
 from cache.planning import eligibility
 from cache.planning.plan import CachePlan, Planner
 from cache.read import EntryReader, Pending, Read, unanswered
-from cache.scopes.scope import SCHEMA, Generations
-from cache.scopes.shelf import ENTRY, Caps
+from cache.scopes.scope import ENTRY, SCHEMA, Caps, Generations
 from cache.semantic.hit_bound import complaint_of
 from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_neighbour
 from cache.store.base import Store, StoreUnavailable

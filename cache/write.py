@@ -21,8 +21,7 @@ import orjson
 
 from cache.entry import CacheEntry, IndexRecord, StoredAnswer, encode
 from cache.planning.eligibility import LONGEST_QUESTION
-from cache.scopes.scope import Registry
-from cache.scopes.shelf import Caps, put
+from cache.scopes.scope import Caps, Registry, put
 from cache.store.base import Operation, Release, Store, StoreUnavailable
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import NamedTuple, Protocol
 
 from cache.response_cache import ResponseCache
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import NoStore, Store, StoreUnavailable
 from gateway.accounting import Finalizer, HedgeBudgets

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import SecretStr
 
     from cache.response_cache import ResponseCache
-    from cache.scopes.shelf import Caps
+    from cache.scopes.scope import Caps
     from cache.semantic.cross_encoder import MeasuredPairScorer
     from cache.semantic.verifier import Verifier
     from cache.store.base import Store

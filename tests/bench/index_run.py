@@ -18,7 +18,7 @@ from rich.progress import Progress
 from cache.index import Choice
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.base import Command, StoreUnavailable
 from cache.store.redis_store import RedisStore

@@ -12,7 +12,7 @@ import pytest
 from cache.entry import Lookup
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from gateway.parts.cache_admin.administration import Administration

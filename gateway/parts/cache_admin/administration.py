@@ -26,19 +26,23 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from cache.entry import CacheEntry, CorruptEntry, decode, id_of
-from cache.scopes import shelf, tags
+from cache.scopes import tags
 from cache.scopes.scope import (
+    ENTRY,
     GENERATIONS,
     LISTED,
     SCHEMA,
     SEEN_S,
+    Caps,
     Scope,
+    drop,
     generation_of,
     generations_in,
+    keys_of,
     prefix_of,
+    put,
     read_generations,
 )
-from cache.scopes.shelf import ENTRY, Caps, keys_of
 from cache.store.base import Command, Store, StoreUnavailable
 
 _LIMIT_S: Final = 2.0
@@ -186,11 +190,11 @@ class Administration:
             ]
         if undo:
             await self._set_aside(entry.scope, digests, origin or digests[0], undo)
-        await self._ask(shelf.drop(entry.scope.prefix, digests, self._clock()))
+        await self._ask(drop(entry.scope.prefix, digests, self._clock()))
         # Copies that were written since they were listed; from now on none is.
         late = [each.digest async for each in self._placed(entry.scope) if each.origin in digests]
         if late:
-            await self._ask(shelf.drop(entry.scope.prefix, late, self._clock()))
+            await self._ask(drop(entry.scope.prefix, late, self._clock()))
         return entry
 
     async def put_back(self, undo: str) -> int | None:
@@ -213,8 +217,8 @@ class Administration:
                 if there or left_s <= 0 or origin in gone - back:  # a copy of what has a newer answer is no use
                     continue
                 prefix, _, digest = key.rpartition(ENTRY)
-                put = shelf.put(key, value, left_s, entry.created_at, _NO_CAPS, origin)
-                await self._ask(_allow(prefix, digest), put)
+                written = put(key, value, left_s, entry.created_at, _NO_CAPS, origin)
+                await self._ask(_allow(prefix, digest), written)
                 back.add(digest)
         await self._ask(Command((b"DEL", key_of_it)))
         return len(back)
@@ -256,7 +260,7 @@ class Administration:
         for listed_scope in reached:
             placed = [each async for each in self._placed(listed_scope.scope)]
             for some in _batches(placed, _AT_ONCE):
-                await self._ask(shelf.drop(listed_scope.scope.prefix, [each.digest for each in some]))
+                await self._ask(drop(listed_scope.scope.prefix, [each.digest for each in some]))
             entries += len(placed)
             size += sum(each.bytes for each in placed)
         return Purged(len(reached), entries, size)

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.store.base import NoStore, Store, StoreMemory, StoreUnavailable
 from gateway.config.sections import asked_quotas
 from policies.quantities import byte_size

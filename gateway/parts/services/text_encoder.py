@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
-from cache.scopes import shelf
-from cache.scopes.scope import DIGEST_BYTES, Scopes, prefixed
-from cache.scopes.shelf import ENTRY, Caps
+from cache.scopes.scope import DIGEST_BYTES, ENTRY, Caps, Scopes, prefixed, put
 from cache.store.base import Command, Store
 from gateway.caching.batches import Batcher
 from policies.value_type import value_type
@@ -137,7 +135,7 @@ class VectorCache:
         fresh = [(key, vector) for key, vector in vectors.items() if vector.expires_at > now]
         for start in range(0, len(fresh), _SLICE):
             puts = [
-                shelf.put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
+                put(key, _encoded(key, one), one.expires_at - now, one.created_at, self._caps)
                 for key, one in fresh[start : start + _SLICE]
             ]
             await self._store.apply(puts)

@@ -15,9 +15,7 @@ from cache.entry import Lookup, StoredAnswer
 from cache.index import Vector
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
-from cache.scopes import shelf
-from cache.scopes.scope import LISTED, SEEN_S, Generations
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import ENTRY, LISTED, SEEN_S, Caps, Generations, drop, put
 from cache.store.base import Command
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite, PendingWrite
@@ -365,11 +363,11 @@ async def test_a_copy_is_not_stored_once_its_original_has_made_room_for_others(s
     """Nothing says that such an original was deleted, and yet nobody could remove its copy with it any more."""
     prefix = f"tierline:test:{{{tenant}}}"
     first, copy = f"{0:032x}", f"{1:032x}"
-    original = shelf.put(f"{prefix}{shelf.ENTRY}{first}", b"Rome.", 60, time.time(), CAPS)
-    copied = shelf.put(f"{prefix}{shelf.ENTRY}{copy}", b"Rome.", 60, time.time(), CAPS, first)
-    there = Command((b"EXISTS", f"{prefix}{shelf.ENTRY}{copy}".encode()))
+    original = put(f"{prefix}{ENTRY}{first}", b"Rome.", 60, time.time(), CAPS)
+    copied = put(f"{prefix}{ENTRY}{copy}", b"Rome.", 60, time.time(), CAPS, first)
+    there = Command((b"EXISTS", f"{prefix}{ENTRY}{copy}".encode()))
     *_, stored = await store.ask([original, copied, there])
-    await store.ask([shelf.drop(prefix, [first, copy])])
+    await store.ask([drop(prefix, [first, copy])])
     *_, late = await store.ask([copied, there])
     assert (stored, late) == (1, 0)
 

@@ -14,7 +14,7 @@ import redis
 
 from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.store.base import Store
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite

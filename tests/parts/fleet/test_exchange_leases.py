@@ -7,7 +7,7 @@ import time
 import pytest
 
 from cache.flights import Flight
-from cache.scopes.shelf import Caps, put
+from cache.scopes.scope import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from cache.write import DelayedWrites

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from cache.scopes.scope import Scopes
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps, Scopes
 from cache.store.redis_store import RedisStore
 from gateway.parts.services.text_encoder import StoredVector, VectorCache
 from policies.model import Policy

@@ -7,7 +7,7 @@ no reply waits for it. Another worker that is asked for it in these milliseconds
 
 A response of a conversation keeps those before it for at least as long as itself. Where one of them was deleted, or is
 not kept any more, the conversation cannot be continued. A tenant's responses are a lasting scope of their own with caps
-(see `cache.scopes.shelf`): beyond them, those that would end first are deleted, and a store that is full evicts none of
+(see `cache.scopes.scope`): beyond them, those that would end first are deleted, and a store that is full evicts none of
 them. Once a minute one of the workers deletes those that have ended, of all tenants that ever kept one.
 
 A reader compares the end of an entry's life with its clock, and `sweep` deletes what has ended.
@@ -28,8 +28,7 @@ from typing import Any, Final
 
 import orjson
 
-from cache.scopes.scope import prefixed
-from cache.scopes.shelf import ENTRY, STRIKE, Caps, drop, keys_of, microseconds, put
+from cache.scopes.scope import ENTRY, STRIKE, Caps, drop, keys_of, microseconds, prefixed, put
 from cache.store.base import Command, NoStore, Operation, Release, Store, StoreUnavailable
 from gateway.caching.batches import BatchTask
 from gateway.errors import InvalidRequest, Overloaded, retry_after

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from cache.scopes.shelf import Caps
+from cache.scopes.scope import Caps
 from cache.store.redis_store import RedisStore
 from gateway.errors import RateLimited
 from gateway.parts.apis.stores.background import BackgroundRun, BackgroundRuns

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from cache.scopes.shelf import ENTRY, Caps
+from cache.scopes.scope import ENTRY, Caps
 from cache.store.base import Command, NoStore, Operation, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.errors import InvalidRequest, Overloaded
