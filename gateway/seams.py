@@ -29,6 +29,7 @@ Declared elsewhere, below what this file imports:
     http, identities
                 In `gateway.config.backends`: the keys of a backend's `http` and `auth`, and what these make.
     heads       In `gateway.config.loader`: how likely an answer of a model is right, from its log-probabilities.
+    records     In `gateway.telemetry.sink`: what writes the records of requests to the store.
     reading     In `policies.ADDED`: what policies of older releases say, and what to write instead.
     several_servers
                 `cache.store.redis_nodes.SeveralServers`: reaches stores of several servers. Without, a store is one.

@@ -77,7 +77,7 @@ PARTS: Final = (
         kinds=("scripted",),
         requires=("logs",),
     ),
-    StandardPart("trace", "requests, one by one", ("trace",), requires=("measures",)),
+    StandardPart("trace", "requests, one by one", ("trace",), requires=("measures", "records")),
     StandardPart(
         "ledger",
         "records and money",
@@ -95,7 +95,7 @@ PARTS: Final = (
         sections=("tenants", "teams", "keys", "alerts", "identity", "roles", "admin"),
         policy_sections=("spending",),
         provides=("authenticator", "limits", "admin_port", "audit", "pages"),
-        requires=("routes",),
+        requires=("records", "routes"),
     ),
     StandardPart("prices", "keys, limits and money", ("prices",), ("init",), ("prices",), provides=("price",)),
     StandardPart(
@@ -209,6 +209,7 @@ PARTS: Final = (
     StandardPart(
         "measures", "figures of quality", (), provides=("public_routers", "feedback", "figures"), paths=("feedback",)
     ),
+    StandardPart("records", "records in the store", (), provides=("records",)),
     StandardPart("routes", "models and cold routes", (), provides=("routes",), paths=("models", "feedback")),
     StandardPart(
         "openapi",

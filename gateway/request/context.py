@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.caller import ANYBODY, Caller
-from gateway.telemetry.record_writer import ChargedAccounts
+from gateway.telemetry.ledger import ChargedAccounts
 from policies.value_type import value_type
 from routing.cascade import Left
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules

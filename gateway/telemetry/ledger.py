@@ -32,7 +32,7 @@ the stored answer, and one that a rule of `cache.never` kept out. `telemetry.nam
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -299,6 +299,45 @@ class DecisionEncoder(Protocol):
 
     def written(self) -> None:
         """Note that the store has carried out the commands."""
+
+
+class ChargedAccounts(Protocol):
+    """The accounts of money that records are charged to; the part that provides `limits` has them."""
+
+    @property
+    def worker(self) -> str:
+        """Name under which this worker counts in the store."""
+
+    def written(self, charges: Iterable[tuple[str, int]]) -> None:
+        """Say that the store has added these nanodollars to these accounts, with their records."""
+
+    def life_ms(self, account: str) -> int:
+        """Return how long the counter of an account lives that had no end, once it is charged; 0 for no end."""
+
+
+class RecordWriter:
+    """Write the records of finished requests, with their charges. This class writes none; a part's does."""
+
+    failing = ""
+    """Reason why the store did not take the last batch; '' if it did."""
+    waiting = 0
+    """Records that are still to be written."""
+    keep = 0
+    """About how many of the latest records the store keeps."""
+
+    @property
+    def pause_s(self) -> float | None:
+        """Seconds until the next try; None if nothing is to be written."""
+        return None
+
+    def charge(self, ledger: Ledger) -> None:
+        """Take over the charge of a finished request: the next batch has it, whatever becomes of its record."""
+
+    def add(self, records: Sequence[bytes]) -> None:
+        """Take a batch over, which `write` then writes, with the charges up to now."""
+
+    async def write(self, *, now: bool = False) -> None:
+        """Write all batches, unless the store is given a pause and it need not be `now`. Raises nothing."""
 
 
 def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionEncoder | None = None) -> bytes:

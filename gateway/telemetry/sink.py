@@ -1,9 +1,8 @@
 """Record finished requests: in the metrics at once, then in the store and the span exporter by a background task.
 
 Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the exporter does not take,
-is dropped and counted in `tierline_telemetry_dropped_total`. What the store does not take is kept for a while
-(`telemetry.record_writer`). The task decides whose hops are recorded (`telemetry.sampling`), has added what decided
-each, and has texts redacted.
+is dropped and counted in `tierline_telemetry_dropped_total`. The task decides whose hops are recorded
+(`telemetry.sampling`), has added what decided each, and has texts redacted.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
+from gateway.parts.standard import one
 from gateway.telemetry import names
-from gateway.telemetry.ledger import DecisionEncoder, Ledger, ledger_blob
-from gateway.telemetry.record_writer import ChargedAccounts, RecordWriter
+from gateway.telemetry.ledger import ChargedAccounts, DecisionEncoder, Ledger, RecordWriter, ledger_blob
 from gateway.telemetry.sampling import HEAD, bound_of, environment_sampler, kept_for
 
 if TYPE_CHECKING:
@@ -57,6 +56,18 @@ class Redactor(Protocol):
         """Replace the captured texts of requests by what may be kept of them; remove them if that is not known."""
 
 
+@one("records")
+def record_writer(
+    store: Store,
+    keep: int,
+    decisions: DecisionEncoder | None,
+    dropped: Callable[[str, int], None],
+    accounts: ChargedAccounts | None,
+) -> RecordWriter:
+    """Return what writes records to the store; without, none is written."""
+    return RecordWriter()
+
+
 class Telemetry:
     """Record each finished request once, by `record`. The worker's assembly starts and closes it."""
 
@@ -89,7 +100,6 @@ class Telemetry:
         self.told_below = min(self.sampled_below, exported_below)
         """Bound for the low 64 bits of the trace ids that backends are told are recorded."""
         self._redactor = redactor
-        self._keep = keep
         self._exporter = exporter
         self.exports = exporter is not None
         """Whether spans are exported."""
@@ -97,7 +107,7 @@ class Telemetry:
         self._log_request = log_request
         self._decisions = decisions
         self._complete = complete
-        self._writer = RecordWriter(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
+        self._writer = record_writer(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
         self._closing = False
@@ -210,7 +220,7 @@ class Telemetry:
                 self._exporter.export(trace, ledger)
         if self._meter is not None:
             self._meter.export(trace, ledger)
-        if self._keep:
+        if self._writer.keep:
             records.append(ledger_blob(trace, ledger, self._decisions))
 
     def _complete_hops(self, trace: Trace) -> None:

@@ -11,7 +11,8 @@ from cache.store.base import Append, StoreState, StoreUnavailable
 from cache.store.redis_store import RedisStore
 from gateway.parts.measures import reader
 from gateway.parts.metrics.metrics import PrometheusMetrics
-from gateway.telemetry import names, record_writer, sink
+from gateway.parts.records import part as record_writer
+from gateway.telemetry import names, sink
 from gateway.telemetry.ledger import TRACES
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of

@@ -31,9 +31,9 @@ import orjson
 from cache.store.base import Store, StoreUnavailable
 from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.leases import freed
+from gateway.parts.records.part import appended, number_key
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger, ledger_blob
-from gateway.telemetry.record_writer import appended, number_key
 from gateway.telemetry.trace import Trace
 from policies.quantities import NANO
 

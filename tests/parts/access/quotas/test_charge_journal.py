@@ -20,8 +20,8 @@ from gateway.parts.access.quotas.accounts import life_ms
 from gateway.parts.access.quotas.kept_charges import ChargeJournal, LeftJournal, adopt
 from gateway.parts.measures import reader
 from gateway.parts.recorder.decision_record import DecisionRecorder
+from gateway.parts.records.part import StoreWriter
 from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, Ledger
-from gateway.telemetry.record_writer import RecordWriter
 from tests.support.store import UNHURRIED, LocalStore
 
 
@@ -79,7 +79,7 @@ async def test_what_a_killed_worker_left_is_charged_once(store: RedisStore, tmp_
 
 async def test_a_batch_that_was_written_is_not_written_again(store: RedisStore, tmp_path: Path) -> None:
     """The worker may have died between the store's step and its reply; its batch has a number."""
-    writer = RecordWriter(store, 0, DecisionRecorder({}), lambda *_: None)
+    writer = StoreWriter(store, 0, DecisionRecorder({}), lambda *_: None)
     journal = ChargeJournal(tmp_path, writer.token)
     ledger = Ledger("once", charged_usd=0.004, accounts=(OTHER,))
     ledger.entry = entry = journal.begin(ledger, ledger.accounts, 1)
@@ -112,7 +112,7 @@ async def test_a_charge_after_a_users_counter_has_gone_leaves_none_for_ever(stor
     """Clients choose the names of end users and sessions; a key's counter stays."""
     named = ("user:key:k_1:anybody/usd/2026-11@UTC", "session:key:k_1:any/usd/total", OTHER)
     accounts = cast(Any, SimpleNamespace(worker="w", written=lambda _: None, life_ms=life_ms))
-    writer = RecordWriter(store, 100, DecisionRecorder({}), lambda *_: None, accounts)
+    writer = StoreWriter(store, 100, DecisionRecorder({}), lambda *_: None, accounts)
     writer.charge(Ledger("late", charged_usd=0.004, accounts=named))
     writer.add([b"a", b"b"])
     await writer.write()

@@ -12,16 +12,16 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES
+from gateway.telemetry.ledger import ACCOUNT_PREFIX, TRACES, RecordWriter
 from policies.quantities import NANO
 
 if TYPE_CHECKING:
-    from gateway.telemetry.ledger import ChargeEntry, DecisionEncoder, Ledger
+    from gateway.telemetry.ledger import ChargedAccounts, ChargeEntry, DecisionEncoder, Ledger
 
 # A script gives one reply for the whole batch: reading a reply per record costs a tenth of a request's time each.
 _APPEND: Final = b"""
@@ -48,18 +48,15 @@ _REFUSED: Final = frozenset({_NOWHERE, "error", "wrong_type"})
 """Why the store does not take a batch, and never will."""
 
 
-class ChargedAccounts(Protocol):
-    """The accounts of money that records are charged to; the part that provides `limits` has them."""
-
-    @property
-    def worker(self) -> str:
-        """Name under which this worker counts in the store."""
-
-    def written(self, charges: Iterable[tuple[str, int]]) -> None:
-        """Say that the store has added these nanodollars to these accounts, with their records."""
-
-    def life_ms(self, account: str) -> int:
-        """Return how long the counter of an account lives that had no end, once it is charged; 0 for no end."""
+def record_writer(
+    store: Store,
+    keep: int,
+    decisions: DecisionEncoder | None,
+    dropped: Callable[[str, int], None],
+    accounts: ChargedAccounts | None,
+) -> StoreWriter:
+    """Return what writes a worker's records."""
+    return StoreWriter(store, keep, decisions, dropped, accounts)
 
 
 @dataclass(slots=True)
@@ -72,7 +69,7 @@ class _WriteBatch:
     entries: list[ChargeEntry]
 
 
-class RecordWriter:
+class StoreWriter(RecordWriter):
     """Write records to `store`, which retains about the latest `keep`. `dropped` counts by reason what is lost."""
 
     def __init__(
@@ -84,12 +81,8 @@ class RecordWriter:
         accounts: ChargedAccounts | None = None,
     ) -> None:
         """Without `accounts` no record is charged to any."""
-        self.failing = ""
-        """Reason why the store did not take the last batch; '' if it did."""
-        self.waiting = 0
-        """Records that are still to be written."""
+        self.keep = keep
         self._store = store
-        self._keep = keep
         self._decisions = decisions
         self._dropped = dropped
         self._accounts = accounts
@@ -160,7 +153,7 @@ class RecordWriter:
         decisions = self._decisions
         remember = [] if decisions is None else decisions.commands()
         life_ms = _for_ever if self._accounts is None else self._accounts.life_ms
-        append = appended(self._key, self._keep, batch.number, batch.charges, life_ms, batch.records)
+        append = appended(self._key, self.keep, batch.number, batch.charges, life_ms, batch.records)
         await self._store.apply([*remember, append])
         if decisions is not None:
             decisions.written()
