@@ -3,6 +3,8 @@
      1. accept          http.exchange         root span, load shedding, key -> tenant, body within its limit
      2. parse           request.body          bytes -> a checked body, once
      3. context         http.build_context    tenant + surface -> policy, features, deadline: a `RequestContext`
+    3a. limits          http.exchange         what the sender may still send and spend (`hold`)
+    3b. admissions      http.exchange         what parts ask of a chat: a session's caps, shorter input, your guardrail
      4. answer          this module           calls 5 to 9, in order
      5. cache.exact     caching.lookups       has just this been answered? Then at once: no embedding, no model
                         caching.coalescer     is it being answered right now? Then that answer is shared
@@ -10,10 +12,11 @@
      7. cache.semantic  caching.lookups       has another question been answered that means the same?
      8. route           cascade.router        how hard is it, and which tiers should try? `routing.decide`, pure
      9. attempt         cascade.runner        call a tier; the next if not good enough, within the budget
-    10. reply           http.exchange         JSON or server-sent events, with headers that say how it came about
+    10. reply           http.exchange         JSON or server-sent events; `http.messages.explain` makes the headers
     11. write behind    caching.write_behind  cache write, ledger, trace, once the reply is out
 
-4 to 9 run inside `http.exchange`, which also turns their errors into replies and notices a client that leaves.
+All of it runs inside `http.exchange`, which also turns errors into replies and notices a client that leaves.
+8 and 9 may begin inside 7: a tier is called while the cross-encoder reads a question that may mean the same.
 `routing` and `cache` never import each other; the gateway joins them.
 """
 

@@ -16,8 +16,8 @@ stands above it in `gateway.assembly.build`. Where what it makes has `start`, th
 come before that, and after its end. `aclose` is awaited in the reverse order, while the store and the backends are
 still open; it must return within a second or two.
 
-Stable are `admission`, `otlp` and what `Core` says of itself: they change with a line in CHANGELOG.md. The other seams
-serve one part each, and may change with it.
+Parts of other makers provide seams of `@every` alone. Stable of these are `admission` and what `Core` says of itself:
+they change with a line in CHANGELOG.md. The others serve our own parts, and may change with them.
 
 Declared elsewhere, below what this file imports:
 
@@ -34,12 +34,12 @@ Declared elsewhere, below what this file imports:
     several_servers
                 `cache.store.redis_nodes.SeveralServers`: reaches stores of several servers. Without, a store is one.
 
-A kind of backend is one folder, `kinds/NAME` of a part that the list says has it, where NAME is what configs write
-after `kind:`. Its module `kind` has `KIND`, a class below `gateway.config.backends.BackendConfig`, which is the kind
-`openai` itself: its fields, what they default to (`known`), what it can and cannot do (`has`, `has_not`, `dialect`),
-what is wrong with a config (`findings`), and in `make` which `gateway.backends.base.Backend` calls it, mostly a
-`gateway.backends.http_backend.HttpBackend`. Config, routing, `tierline check` and traces ask the class alone, so
-nothing else is to be edited.
+A kind of backend is one folder, `kinds/NAME` of a part that the list says has it (no part of another maker), where NAME
+is what configs write after `kind:`. Its module `kind` has `KIND`, a class below
+`gateway.config.backends.BackendConfig`, which is the kind `openai` itself: its fields, what they default to (`known`),
+what it can and cannot do (`has`, `has_not`, `dialect`), what is wrong with a config (`findings`), and in `make` which
+`gateway.backends.base.Backend` calls it, mostly a `gateway.backends.http_backend.HttpBackend`. Config, routing,
+`tierline check` and traces ask the class alone, so nothing else is to be edited.
 
 A part's sections of the config and of policies are no seams: the list of parts names them, its modules `config` and
 `policy` define them, and `gateway.config.sections` and `policies.sections` put them together with the core's.
@@ -378,13 +378,13 @@ def serve_by_workers(
 @one("otlp")
 def spans(dropped: Callable[[str, int], None]) -> Exporter | None:
     """Return what is given the requests whose hops are recorded, once each, after the reply; None where the environment
-    asks for none. `dropped` counts lost requests, by reason. Stable.
+    asks for none. `dropped` counts lost requests, by reason.
     """
 
 
 @one("otlp")
 def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
-    """Return what is given every request, likewise. Stable."""
+    """Return what is given every request, likewise."""
 
 
 @one("figures")

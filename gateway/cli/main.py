@@ -138,7 +138,8 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
         prog="tierline",
         usage="tierline [-h] [--version] COMMAND ...",
         description="Tierline is a gateway: one OpenAI-compatible URL in front of several tiers of models. It answers "
-        "from a cache what was answered before, and sends other requests to the fastest tier that is good enough.",
+        "from a cache what was answered before, and sends other requests to the cheapest tier that should be good "
+        "enough in time.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
