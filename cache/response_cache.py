@@ -75,8 +75,8 @@ class ResponseCache:
 
         `longest_question` is the number of characters of a text that its vector certainly covers. `teams` maps tenants
         to teams. `caps` bound each scope, `largest` the bytes of one answer. Without a `verifier` the guards take its
-        place, without a `cross_encoder` it decides alone; `cosine_weight` is that of the cosine beside its score
-        (`decision.Blend`). Without `turn_by_turn` texts are compared whole; with a cross-encoder there has to be one.
+        place, without a `cross_encoder` it decides alone; `cosine_weight` is that of the cosine beside its
+        score. Without `turn_by_turn` texts are compared whole; with a cross-encoder there has to be one.
         Without a `bound` every surface keeps its initial threshold.
         """
         embedder = f"{embedder_name}/{dimension}"

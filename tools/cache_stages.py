@@ -15,7 +15,8 @@ import numpy as np
 
 from cache.planning.plan import CachePlan
 from cache.semantic.cross_encoder import TextPair, TextPairScorer
-from cache.semantic.decision import Blend, Decide, Shortlist, Verdict, settled, shortlist
+from cache.semantic.decision import Decide, Shortlist, Verdict, shortlist
+from gateway.parts.encoders.blend import Blend, settled
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.measures.intervals import wilson
 from gateway.report import OnProgress, silent

@@ -1,4 +1,4 @@
-"""Choose the weight of the cosine beside a cross-encoder's logit: see `cache.semantic.decision.Blend`.
+"""Choose the weight of the cosine beside a cross-encoder's logit: see `gateway.parts.encoders.blend.Blend`.
 
 It is chosen on families of questions that the cross-encoder was not trained on, as a cache meets them: each question
 with those that are nearest among all the others, and without the pairs that a veto stops. The weight is the one with
@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.decision import Blend, same_words
+from cache.semantic.decision import same_words
 from gateway.cli.flags import add_json_flag
 from gateway.encoders import load_embedder
+from gateway.parts.encoders.blend import Blend
 from gateway.parts.encoders.cross_encoder import COSINE_WEIGHTS, SHEET, CrossEncoder
 from gateway.parts.fit.curves import Floats, auroc
 from gateway.parts.fit.datasets import DataError

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from cache.semantic.decision import Decide
+    from cache.semantic.decision import Decide, Shortlist
     from policies.caching import SemanticCache
 
 TextPair = tuple[str, str]
@@ -139,6 +139,14 @@ class PairQueue(Protocol):
 
     async def check(self, pairs: Sequence[TextPair], limit_s: float) -> Checked:
         """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""
+
+    @property
+    def blend(self) -> Callable[[float, float], Any]:
+        """Returns by which the cosine counts, from the score that is trusted without labels and the cosine's weight."""
+
+    @property
+    def settled(self) -> Callable[[Shortlist, Sequence[float], Any], Shortlist]:
+        """Returns the candidate with the highest score, from scores in the order of `doubtful` and such a `blend`."""
 
     def close(self) -> None:
         """End it, and cancel what waits."""

@@ -14,8 +14,7 @@ served. Five stages, each for what the one before leaves open:
                    language only a few guards hold, and a cross-encoder that reads the language scores the rest.
     cross_encoder  It reads both questions together; its probability that they want the same answer is the score. A pair
                    with a token that it does not know is refused (`guard: unknown_token`).
-                   Calling a model is I/O, so `shortlist` names the candidates to score, and `settled` takes the scores.
-                   Of candidates that it trusts without labels, the nearer ones score higher (`Blend`).
+                   Calling a model is I/O, so `shortlist` names the candidates, and a `PairQueue` chooses by scores.
 
     score      how likely both questions want the same answer
     veto       a reason against serving at any score: a guard's or the verifier's
@@ -27,10 +26,8 @@ for `B to A` all stay within 0.95 of each other. So the guards (`cache.text.guar
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
@@ -50,7 +47,7 @@ from policies.value_type import from_fields
 if TYPE_CHECKING:
     from policies.caching import SemanticCache
 
-_GUARD: Final = "guard: "
+GUARD: Final = "guard: "
 UNREAD: Final = -1.0
 """A cross-encoder's score of a pair that it cannot read: lower than any threshold."""
 _READ: Final = 3
@@ -144,11 +141,11 @@ def decide_by(
             refused = Pair(stored, asked).refusal(semantic.guards, "strict")
             if not refused and stored != asked and foreign(stored, asked):
                 refused = "script"
-            return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "guards")
+            return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and wording(stored) == wording(asked)):
             return Verdict(1.0, "", "rule")
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
-            return Verdict(cosine, f"{_GUARD}script", "verifier")
+            return Verdict(cosine, f"{GUARD}script", "verifier")
         written = stored, asked
         if languages_read is not None:
             stored, asked = languages_read.respelled(stored, asked)
@@ -157,13 +154,13 @@ def decide_by(
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
             if not (tongue == other == plainest or (tongue.is_one_of(listed) and other.is_one_of(listed))):
-                return Verdict(cosine, f"{_GUARD}language", "verifier")
+                return Verdict(cosine, f"{GUARD}language", "verifier")
             if tongue.code != ENGLISH != other.code and screening:
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")
-                return Verdict(cosine, f"{_GUARD}{refused}" if refused else "", "verifier")
+                return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
-            return _verdict((result.score, f"{_GUARD}{result.refused}", "verifier", None))
+            return _verdict((result.score, f"{GUARD}{result.refused}", "verifier", None))
         return Verdict(result.score, "similarity" if result.score < least else "", "verifier")
 
     return decide
@@ -184,28 +181,6 @@ def default_threshold(
         least = strict if semantic.cross_encoder.min_score is None else semantic.cross_encoder.min_score
         return 1.0 if least is None else least
     return semantic.min_similarity if verifier is None else verifier.strict
-
-
-@dataclass(frozen=True, slots=True)
-class Blend:
-    """Let nearer candidates score higher where the cross-encoder trusts them.
-
-    On questions unlike those it was trained on, a cross-encoder is sure of pairs that have little in common, and the
-    cosine tells some of those apart; of traps, which are near on purpose, the cosine says nothing. So what is served
-    without labels is the cross-encoder's choice alone: a score below `strict` stays as it is, and others stay at or
-    above it. Above it, where labels move a surface's threshold, the order is by the logit plus `weight` for each 1 of
-    the cosine. The score never falls as the cross-encoder's or the cosine rises.
-    """
-
-    strict: float
-    weight: float
-
-    def score(self, read: float, cosine: float) -> float:
-        """Return the final score of a candidate, from the cross-encoder's score `read` and the cosine of its vector."""
-        if not self.weight or not 0.0 < self.strict <= read < 1.0:
-            return read
-        logit = math.log(read / (1 - read)) - math.log(self.strict / (1 - self.strict)) + self.weight * (cosine - 1)
-        return self.strict + (1 - self.strict) / (1 + math.exp(-logit))
 
 
 class Doubtful(NamedTuple):
@@ -248,22 +223,13 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
             open_.append((-verdict.score, place, cosine))
             if len(open_) == _READ:
                 break
-        elif verdict.refused.startswith(_GUARD):
-            vetoes.append((place, f"{verdict.refused.removeprefix(_GUARD)} {cosine:.3f}"))
+        elif verdict.refused.startswith(GUARD):
+            vetoes.append((place, f"{verdict.refused.removeprefix(GUARD)} {cosine:.3f}"))
     if best is not None and vetoes:
         best = best._replace(vetoed=tuple([veto for place, veto in vetoes if place != best.place]))
     if best is None or not most:
         return best
     return best._replace(doubtful=tuple(Doubtful(place, cosine) for _, place, cosine in sorted(open_)[:most]))
-
-
-def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortlist:
-    """Return the candidate with the highest score, from a cross-encoder's `scores` in the order of `doubtful`."""
-    pairs = zip(scores, chosen.doubtful, strict=True)
-    found = [(blend.score(read, checked.cosine), checked.place, read) for read, checked in pairs]
-    score, place, read = max(found, key=lambda scored: scored[0])
-    unread = f"{_GUARD}unknown_token" if read == UNREAD else ""
-    return Shortlist(place, Verdict(score, unread, "cross_encoder", None if unread else read))
 
 
 _STOPS: Final = re.compile(r"(?<=[^\s.,;:?\u2026])[.,;:?\u2026]++(?=\s|$)|(?<=[^\s\d!])!++(?=\s|$)|\s[.?!]++$")

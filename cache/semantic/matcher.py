@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.entry import Lookup, id_of
 from cache.semantic.cross_encoder import Checked
-from cache.semantic.decision import (
-    Blend,
-    PairScorer,
-    Shortlist,
-    Verdict,
-    decide_by,
-    default_threshold,
-    settled,
-    shortlist,
-)
+from cache.semantic.decision import PairScorer, Shortlist, Verdict, decide_by, default_threshold, shortlist
 from cache.text.conversation import LONG, SEPARATOR
 
 if TYPE_CHECKING:
@@ -68,8 +59,8 @@ class Candidates(NamedTuple):
 class SemanticMatcher:
     """Choose candidates. Without a `verifier` the guards decide; without a `bound` thresholds stay fixed.
 
-    `cosine_weight` is the weight of the cosine beside the cross-encoder's logit: see `decision.Blend`. Without
-    `turn_by_turn` texts are compared whole.
+    `cosine_weight` is the weight of the cosine beside the cross-encoder's logit. Without `turn_by_turn`
+    texts are compared whole.
     """
 
     def __init__(
@@ -119,7 +110,8 @@ class SemanticMatcher:
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
             return BestNeighbour(found.best.near, verdict, checked, chosen.vetoed)
-        best = settled(chosen, checked.scores, Blend(self._strict(semantic), self._cosine_weight))
+        blend = queue.blend(self._strict(semantic), self._cosine_weight)
+        best = queue.settled(chosen, checked.scores, blend)
         return BestNeighbour(found.near[best.place], best.verdict, checked, chosen.vetoed)
 
     def without(

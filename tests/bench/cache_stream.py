@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.decision import settled, shortlist
+from cache.semantic.decision import shortlist
+from gateway.parts.encoders.blend import settled
 from gateway.parts.fit.curves import Flags
 from gateway.parts.hit_audits.control import RiskControl
 from gateway.parts.hit_audits.groups import Batch, Label

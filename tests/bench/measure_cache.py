@@ -19,13 +19,14 @@ from rich.table import Table
 
 from cache import shipped_cross_encoder
 from cache.planning.plan import Planner
-from cache.semantic.decision import Blend, decide_by, default_threshold
+from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
 from gateway.cli.flags import add_json_flag, whole
 from gateway.config.schema import Limits
 from gateway.encoders import load_embedder
 from gateway.errors import InvalidRequest
+from gateway.parts.encoders.blend import Blend
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.encoders.turns import TurnScorer, turn_by_turn
 from gateway.parts.fit.curves import Flags, Floats

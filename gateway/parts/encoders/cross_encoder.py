@@ -18,7 +18,7 @@ Runtime runs it, without torch:
                                       same (without it `strict`), `other_answer`: the one up to which two in almost the
                                       same words say different things.
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
-                                      encoder that the cosine is from (`cache.semantic.decision.Blend`); others get none
+                                      encoder that the cosine is from (`blend.Blend`); others get none
     vectors.json, vectors.npy         optional: vectors of its tokens (`gateway.parts.encoders.token_vectors`)
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label

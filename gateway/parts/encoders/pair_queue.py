@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from cache.semantic.cross_encoder import Checked
 from cache.store.connections import Deadline
 from gateway.caching.batches import Batcher
+from gateway.parts.encoders.blend import Blend, settled
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder import TextPair, TextPairScorer
@@ -30,6 +31,9 @@ class CrossEncoderQueue:
     more than `most_waiting` pairs wait, or more than can be scored within its time. The scores of the latest pairs are
     remembered.
     """
+
+    blend = Blend
+    settled = staticmethod(settled)
 
     def __init__(self, scorer: TextPairScorer, *, most_at_once: int = 8, most_waiting: int = 64) -> None:
         self.strict = scorer.strict

@@ -314,7 +314,7 @@ class Audits:
         rules += [COMPARISON, self._statements]
         if self._cross_encoder and semantic.verify == "default":
             rules += [self._cross_encoder, str(semantic.cross_encoder.ask_from)]
-            if self._cosine_weight:  # the score then depends on the strict threshold too: see `decision.Blend`
+            if self._cosine_weight:  # the score then depends on the strict threshold too: see `Blend`
                 rules += [str(self._cosine_weight), str(strict)]
         if semantic.audit_judge is not None:
             rules.append(semantic.audit_judge.backend)

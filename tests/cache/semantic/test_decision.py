@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from itertools import product
 
 import pytest
 
 from cache.semantic.decision import (
-    UNREAD,
-    Blend,
     Decide,
     Doubtful,
     Shortlist,
@@ -18,10 +15,10 @@ from cache.semantic.decision import (
     decide_by,
     default_threshold,
     same_words,
-    settled,
     shortlist,
 )
 from cache.text.reading import SCRIPTS
+from gateway.parts.encoders.blend import Blend, settled
 from policies.caching import SemanticCache
 from tests.cache.samples import policy
 
@@ -194,7 +191,7 @@ def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
     near = [("vetoed, all of it", 0.99), *((text, 0.95) for text in scores)]
     chosen = choose(decide, near, 2)
     assert chosen == Shortlist(2, Verdict(0.6, "", "verifier"), doubtful(2, 4), ("roles 0.990",))
-    assert settled(chosen, [0.2, 0.7], PLAIN) == Shortlist(4, Verdict(0.7, "", "cross_encoder", 0.7))
+    assert settled(chosen, [0.2, 0.7], Blend(0.8, 0.0)) == Shortlist(4, Verdict(0.7, "", "cross_encoder", 0.7))
     assert choose(decide, near, 5) == chosen._replace(doubtful=doubtful(2, 4, 1))
     alone = choose(decide, near[3:4], 2)
     assert alone == Shortlist(0, Verdict(0.001, "similarity", "verifier"))
@@ -202,38 +199,6 @@ def test_a_cross_encoder_gets_what_the_verifier_leaves_open() -> None:
 
 def doubtful(*places: int) -> tuple[Doubtful, ...]:
     return tuple(Doubtful(place, 0.95) for place in places)
-
-
-PLAIN = Blend(0.8, 0.0)
-"""The cross-encoder's own score."""
-
-
-def test_of_candidates_that_the_cross_encoder_trusts_the_nearer_scores_higher() -> None:
-    """Both are served without labels whatever the cosine, and one that it does not trust stays behind them."""
-    chosen = Shortlist(0, Verdict(0.5, "", "verifier"), (Doubtful(0, 0.5), Doubtful(1, 0.9), Doubtful(2, 1.0)))
-    best = settled(chosen, [0.9, 0.88, 0.79], Blend(0.8, 4.0))
-    assert best.place == 1
-    assert best.verdict.read == 0.88
-    assert settled(chosen, [0.9, 0.88, 0.79], PLAIN).place == 0
-
-
-@pytest.mark.parametrize("weight", [0.5, 4.0, 12.0])
-def test_what_is_served_without_labels_is_the_cross_encoders_choice(weight: float) -> None:
-    """The cosine moves no score across the strict threshold, and neither of the two ever lowers the blended score."""
-    blend, steps = Blend(0.75, weight), [step / 40 for step in range(41)]
-    for read, cosine in product(steps, steps):
-        score = blend.score(read, cosine)
-        assert (score >= blend.strict) == (read >= blend.strict)
-        assert 0.0 <= score <= 1.0
-        assert score == read or read >= blend.strict
-        assert blend.score(min(1.0, read + 0.025), cosine) >= score
-        assert blend.score(read, min(1.0, cosine + 0.025)) >= score
-
-
-@pytest.mark.parametrize("strict", [0.0, 1.0])
-def test_a_strict_threshold_at_an_end_leaves_the_score_as_it_is(strict: float) -> None:
-    """There is nothing between it and the end."""
-    assert [Blend(strict, 4.0).score(read, 0.5) for read in (0.0, 0.5, 1.0)] == [0.0, 0.5, 1.0]
 
 
 def test_the_threshold_without_labels_is_that_of_what_scores() -> None:
@@ -318,13 +283,6 @@ def test_a_question_in_english_beside_one_in_another_language_is_read_as_english
     """What is told wrongly is compared by the stricter rules."""
     decide = decide_by(semantic(), Always(VETOED), screening=True, languages=("en", "de"))
     assert decide("Wie ändere ich mein Passwort?", "How do I change my password?", 0.9).refused == "guard: asked"
-
-
-def test_candidates_that_a_cross_encoder_cannot_read_are_refused_by_name() -> None:
-    """One that it can read beside them is chosen as ever."""
-    chosen = Shortlist(0, Verdict(0.5), (Doubtful(0, 0.9), Doubtful(1, 0.8)))
-    assert settled(chosen, [UNREAD, UNREAD], Blend(0.9, 3.0)).verdict.refused == "guard: unknown_token"
-    assert settled(chosen, [UNREAD, 0.4], Blend(0.9, 3.0)) == Shortlist(1, Verdict(0.4, "", "cross_encoder", 0.4))
 
 
 @pytest.mark.parametrize("ending", [" please", ", thanks!", " thank you.", "? Thx", " please, thank you!"])

@@ -12,9 +12,9 @@ import pytest
 
 from cache import shipped_cross_encoder
 from cache.response_cache import ResponseCache
-from cache.semantic.decision import Blend
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.store.redis_store import RedisStore
+from gateway.parts.encoders.blend import Blend
 from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
 from gateway.seams import build_pair_queue, compares_turns
 from tests.cache.samples import Facts, answer, body, policy
