@@ -363,7 +363,7 @@ class SharedFlights(Protocol):
         """Return the key of a landed flight's lease, which the write of its answer may delete; '' for none."""
 
     def gone(self, flight: Flight) -> None:
-        """Record that the lease was deleted in the store."""
+        """Note that the store has deleted the flight's lease, so that it need not be released."""
 
     def release(self, flight: Flight) -> None:
         """Release a landed flight's lease, if it has one, once other workers have read all of the flight."""

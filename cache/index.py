@@ -66,7 +66,7 @@ class SemanticIndex(Protocol):
         """
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
-        """Return the operations that add a record, or replace it under its key; they join its entry's round trip."""
+        """Return the store operations that add a record, or replace that of its key; they go with the entry's write."""
 
     def kept(self, record: IndexRecord) -> None:
         """Record that the operations for this record were executed."""
@@ -75,7 +75,7 @@ class SemanticIndex(Protocol):
         """Remove a neighbour whose cache entry no longer exists."""
 
     def refused(self, why: str) -> None:
-        """Record that the server refused an operation of this index."""
+        """Note that the server refused one of `operations`, for this reason."""
 
     async def start(self) -> None:
         """Prepare for searches, as far as the store allows now."""

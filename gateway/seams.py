@@ -215,7 +215,7 @@ def build_store_room(core: Core) -> StoreRoom | None:
 
 @one("cache_admin")
 def cut_down_quotas(deployment: Deployment, policies: PolicySet) -> Iterable[tuple[str, str]]:
-    """Return the quotas of the config that the embedded store has no room for, with what is in force instead."""
+    """Return the quotas of the config that the embedded store has no room for, with what it gives instead, in words."""
     return ()
 
 
@@ -242,12 +242,12 @@ def build_conversation_advisor(core: Core) -> ConversationAdvisor | None:
 
 @one("call_memory")
 def build_call_memory(core: Core) -> CallMemory | None:
-    """Return what gives models their reasoning before a tool call back with its result."""
+    """Return what keeps a model's reasoning before a tool call, to send it back with the tool's result."""
 
 
 @one("verifier")
 def build_verifier(core: Core) -> AnswerVerifier | None:
-    """Return what says how sure a draft is whose log-probabilities do not."""
+    """Return what verifies drafts by other means than log-probabilities, such as a judge or a second sample."""
 
 
 @one("successor")
@@ -384,7 +384,7 @@ def spans(dropped: Callable[[str, int], None]) -> Exporter | None:
 
 @one("otlp")
 def meter(dropped: Callable[[str, int], None]) -> Exporter | None:
-    """Return what is given every request, likewise."""
+    """Return what is given every finished request, once each, after the reply; see `spans`."""
 
 
 @one("figures")

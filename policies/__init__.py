@@ -13,7 +13,7 @@ from typing import Any, Final
 
 @dataclass(slots=True)
 class AddedSections:
-    """Who adds sections to policies, and helps to read them."""
+    """The hooks by which whoever adds sections to policies is asked for them, set once by the gateway."""
 
     find: Callable[[], tuple[type, ...]] = tuple
     """Returns the classes whose sections policies have too, each a `policies.sections.PolicySections`."""

@@ -60,7 +60,7 @@ _TAKEN_OUT: Final = (False, "at_once")
 
 
 class FileLook(NamedTuple):
-    """How one policy file looks: it rests if two looks are equal, and says the same if their contents are."""
+    """What a look at one policy file saw: two equal looks mean that nobody is writing it."""
 
     content: bytes
     """Its hash; b"" where it cannot be read."""
@@ -291,7 +291,7 @@ def read_policy(file: Path, tiers: Sequence[DeployedTier] | None = None) -> tupl
 def policy_with(
     defaults: Document | None, file: Path, tiers: Sequence[DeployedTier] | None = None
 ) -> tuple[Policy, Document]:
-    """The policy in `file` with these defaults, and the document of both; raises ConfigError."""
+    """Return the policy in `file` on top of these defaults, and the document of both. Raises ConfigError."""
     document = read_yaml(file)
     if defaults is not None:
         document = _merged(document, defaults)
@@ -399,7 +399,7 @@ def _deployed(rules: Rules, tiers: Sequence[DeployedTier]) -> dict[str, Any]:
 
 
 def version_of(policy: Rules, content: Mapping[str, Any]) -> str:
-    """SHA-256, in hex, of everything the policy rules."""
+    """Return the version of a policy: the SHA-256, in hex, of all its rules that change what requests get."""
     unversioned = _UNVERSIONED.union(*(part.unversioned for part in all_added()))
     added = {name: field for part in all_added() for name, field in part.model_fields.items()}
     later = {**_LATER, **{name: field.get_default() for name, field in added.items()}}

@@ -91,7 +91,7 @@ _CHECKS: Final[Sequence[Callable[[Policy, Fits], Iterator[Finding]]]] = (
 
 
 def patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
-    """Return the wildcards with their policies, the most specific first."""
+    """Return the names with wildcards that policies match, each with its policy, the most specific first."""
     wildcards = [(name, policy) for policy in policies for name in policy.match.models if STAR in name]
     return sorted(wildcards, key=lambda pair: weight(pair[0]), reverse=True)
 
@@ -99,7 +99,10 @@ def patterns(policies: Sequence[Policy]) -> list[tuple[str, Policy]]:
 def names(
     read: Sequence[tuple[Policy, Document]], problems: list[Problem]
 ) -> tuple[dict[str, Policy], dict[str, Policy]]:
-    """Policies by what `model` may say and by what the header may say; a name taken twice is a problem."""
+    """Return the policies by the values of `model` and by those of the header that choose them.
+
+    A name that two policies take is added to `problems`.
+    """
     by_name: dict[str, Policy] = {}
     by_header: dict[str, Policy] = {}
     owner: dict[str, Document] = {}

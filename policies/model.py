@@ -588,7 +588,7 @@ class Policy(Rules):
 
     @cached_property
     def asked(self) -> frozenset[str]:
-        """The values that its rules for the start and for speculation ask for."""
+        """The names of the values that its rules for the start and for speculation read."""
         both = self.escalate.speculate.both
         return frozenset().union(*(rule.names for rule in self.route.start.values()), both.names if both else ())
 
@@ -601,7 +601,7 @@ class Policy(Rules):
 
     @property
     def steer_from(self) -> float:
-        """Share of a budget that is spent from which requests are steered to less: never, unless a part does."""
+        """Share of a budget, once spent, from which requests go to cheaper tiers; infinite if no part steers."""
         return math.inf
 
     def steering(self, spent: Spent) -> Steering | None:

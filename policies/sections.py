@@ -36,17 +36,17 @@ class PolicySections(Section):
 
     @classmethod
     def check(cls, rules: Rules) -> Iterator[Finding]:
-        """Yield what is wrong between sections, once each of them is valid by itself."""
+        """Yield what is wrong between these and other sections, once each is valid: the policy does not load."""
         yield from ()
 
     @classmethod
     def faults(cls, rules: Rules) -> Iterator[Finding]:
-        """Yield certain mistakes of a policy that loads."""
+        """Yield mistakes in these sections that are certain, though the policy loads."""
         yield from ()
 
     @classmethod
     def lint(cls, rules: Rules) -> Iterator[Finding]:
-        """Yield what is doubtful."""
+        """Yield what is doubtful in these sections: allowed, but probably not meant."""
         yield from ()
 
     @classmethod
@@ -56,7 +56,7 @@ class PolicySections(Section):
 
     @classmethod
     def misfits(cls, policy: Policy, fits: Fits) -> Iterator[Finding]:
-        """Yield what does not fit the deployment."""
+        """Yield what these sections name that the deployment does not have."""
         yield from ()
 
     @classmethod

@@ -32,7 +32,7 @@ def rule(value: object) -> Expression:
 
 
 def knows(values: Collection[str]) -> Callable[[Expression], Expression]:
-    """Return a validator that a rule uses only these names."""
+    """Return a validator that refuses rules that read other names than these."""
 
     def check(rule: Expression) -> Expression:
         unknown = sorted(rule.names.difference(values), key=lambda name: rule.start_of(name) or 0)
@@ -78,7 +78,7 @@ class Extended(Section):
     """A whole file, to which parts add sections."""
 
     def of(self, kind: type[S]) -> S:
-        """Return this as one that has sections that parts add; what was loaded has those of every part."""
+        """Return the file as the class `kind` of a part's sections, through which they are read. Raises TypeError."""
         if not isinstance(self, kind):
             raise TypeError(f"this {type(self).__name__} has no {kind.__name__}")
         return self

@@ -72,7 +72,7 @@ class Progress(Protocol):
 
 @value_type
 class Hold:
-    """Read on until `tokens` tokens have come, the answer has ended or calls something, or it is `until`."""
+    """Read on until `tokens` tokens have come, the answer has ended or calls a tool, or the time is `until`."""
 
     until: float
     tokens: int
@@ -80,7 +80,7 @@ class Hold:
 
 @value_type
 class LookAgain:
-    """Read on as for `Hold`; `verdict` is that of the last look."""
+    """Read on as for `Hold`, and judge the draft again after that; `verdict` is that of the last look."""
 
     until: float
     tokens: int
@@ -94,7 +94,7 @@ class Judge:
 
 @value_type
 class Commit:
-    """Serve the answer, or keep it."""
+    """End the attempt with this answer: a stream is served, a whole answer is kept for the cascade to decide on."""
 
     verdict: Assessment
     outcome: AttemptOutcome
@@ -181,7 +181,7 @@ class AttemptMachine:
             self.wanted = escalate.stream.hold_tokens if self.watched else sys.maxsize
 
     def due(self) -> AttemptStep:
-        """Return what to do now."""
+        """Return the step that the driver has to take now."""
         return self._step or Hold(self.until, self.wanted)
 
     def first_token(self, at: float) -> AttemptStep:
@@ -196,7 +196,7 @@ class AttemptMachine:
         return self.due()
 
     def tokens(self, state: Progress, at: float) -> AttemptStep:
-        """Take note of what has come by the time `at`, or has not."""
+        """Take in how much of the answer has come by the time `at`, and return the next step."""
         if not isinstance(self._step, LookAgain | None):
             return self._step
         self._tokens = state.tokens
@@ -245,7 +245,7 @@ class AttemptMachine:
         return step
 
     def why_not_ask(self, takes_s: float, at: float) -> str:
-        """Return why a verifier that takes so many seconds is not to be asked now; '' if it is."""
+        """Return why a verifier that takes `takes_s` seconds is not worth asking at the time `at`; '' if it is."""
         if self._attempt.final:
             return "nothing stronger follows"
         if not self._attempt.ease:

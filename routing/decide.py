@@ -291,7 +291,7 @@ def _capable(policy: Policy, given: DecisionInput) -> tuple[tuple[str, ...], dic
 
 
 def needs(features: Features) -> set[str]:
-    """Return the capabilities that a tier must have to take the request."""
+    """Return the capabilities that the request needs of a tier, such as `tools` and `vision`."""
     needed: set[str] = set()
     if features.has_tools:
         needed.add("tools")
@@ -335,7 +335,7 @@ def values_for(policy: Policy, given: DecisionInput, tier: str) -> dict[str, Any
 
 
 def asks_both(policy: Policy, given: DecisionInput) -> bool:
-    """Return whether the rule for asking two tiers at once (`escalate.speculate.both`) holds."""
+    """Return whether the request is to start at two tiers at once, by the rule `escalate.speculate.both`."""
     rule = policy.escalate.speculate.both
     if rule is None or (given.spent is not None and policy.steering(given.spent) is not None):
         return False

@@ -64,7 +64,7 @@ class Sections(Section):
 
     @classmethod
     def shown(cls, deployment: Deployment) -> Mapping[str, Any]:
-        """Return members for the JSON of `tierline check`."""
+        """Return further members, by name, for the JSON that `tierline check` prints."""
         return {}
 
     @classmethod
@@ -100,6 +100,6 @@ def deployment_model() -> type[Deployment]:
 
 
 def asked_quotas(deployment: Deployment) -> dict[str, StoreQuota]:
-    """Return the config's quotas by section: of a scope of the cache, and of what else each tenant has."""
+    """Return the quotas that the config states by section: the cache's, for each scope, and parts', for each tenant."""
     of_parts = (sections.quotas(deployment) for sections in sections_of_parts())
     return {"cache": deployment.cache, **{name: quota for quotas in of_parts for name, quota in quotas.items()}}

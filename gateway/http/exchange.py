@@ -265,13 +265,13 @@ class Exchange(BaseExchange):
         return reply
 
     async def read(self, raw: bytes) -> ReadRequest:
-        """Return the request that a body is. Raises ApiError, by the field's own path."""
+        """Parse and check a body, and return the request. Raises ApiError, which names a field by the client's path."""
         body, large = await self._bodies.read(raw)
         self._null_usage = "stream_options" in body and wants_usage(body)
         return read_request((body, body, None, large))
 
     def living_stream(self) -> LivingStream | None:
-        """Return what begins a stream early in another API than chat completions."""
+        """Return what can begin a stream before its answer, in an API that allows that; None for chat completions."""
         return None
 
     def error_body(self, error: ApiError) -> bytes:

@@ -300,7 +300,7 @@ class HeldLimits(Protocol):
 
     @property
     def has_budget(self) -> bool:
-        """Whether its money is limited."""
+        """Whether the request's money is limited by a budget."""
 
     async def enter(self, tokens: int, renew: Callable[[], Awaitable[Caller]] | None = None) -> None:
         """Count a request of so many tokens. `renew` finds its caller again while it waits."""
@@ -311,13 +311,13 @@ class HeldLimits(Protocol):
         """Count a chat; `counted`: but for its tokens it was counted with the handshake of its connection."""
 
     def is_tight(self, policy: Policy) -> bool:
-        """Return whether so much of its money is spent that it is steered to less."""
+        """Return whether so much of a budget is spent that the policy steers the request to cheaper tiers."""
 
     async def before_routing(self, request: RequestContext) -> None:
-        """Wait while others go first: the chat had no stored answer, and is about to be routed."""
+        """Wait while other requests of a nearly spent budget go first: the chat had no hit, and is to be routed."""
 
     def spent(self, policy: Policy) -> Spent | None:
-        """Return how much of its money is spent, and what the policy makes of it; None where it is not limited."""
+        """Return how much of the tightest budget is spent, and what the policy does then; None without a budget."""
 
     def whose(self) -> str:
         """Return whose budget is the tightest, in words."""
@@ -359,13 +359,13 @@ class CallerLimits(ChargedAccounts, Protocol):
         """Give back what is leased, once all records are written."""
 
     def hold(self, caller: Caller, trace: Trace, ledger: Ledger) -> HeldLimits | None:
-        """Return what a request will hold, which has not entered; None where nothing limits its caller."""
+        """Return the limits that a request of this caller counts against, not entered yet; None without any."""
 
     def owed(self, request: RequestContext, tier: str) -> int:
         """Return the completion tokens that a call of this tier is charged if its answer is never known."""
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
-        """Return what is told of a finished chat that nothing limits, whose calls raced each other."""
+        """Return what learns from the ledger of a finished chat without limits, whose calls raced each other."""
 
     def notes(self) -> Sequence[str]:
         """Return what is wrong with the counts, for `/readyz`."""

@@ -244,16 +244,16 @@ class Ledger:
         return self._tokens_exempt
 
     def exempt(self, tokens: int) -> None:
-        """Have so many of `tokens_in` not count against tokens a minute."""
+        """Exempt `tokens` more of `tokens_in` from the limit of tokens a minute."""
         self._tokens_exempt += tokens
 
     def hide_discount(self, usd: float | None) -> None:
-        """Add to what `cost_shown` does not take off; None if it is not known, and the cost is not to be shown."""
+        """Add a discount, in US dollars, that `cost_shown` must not reveal; None, if not known, hides the cost."""
         self._discount_usd = None if usd is None or self._discount_usd is None else self._discount_usd + usd
 
     @property
     def cost_shown(self) -> str:
-        """The cost in US dollars for a header; `unknown` if a call of unknown price was made."""
+        """The cost in US dollars for a header, without hidden discounts; `unknown` if not known or to be hidden."""
         hidden = self._discount_usd
         return "unknown" if self.cost_unknown or hidden is None else f"{self.cost_usd + hidden:.8f}"
 

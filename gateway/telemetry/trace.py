@@ -216,7 +216,7 @@ class Trace:
         """Called with the ledger when the request is over and its reply is out; must not block or raise."""
 
     def then(self, done: Callable[[Ledger], None]) -> None:
-        """Call `done`, too, when the request is over."""
+        """Have `done` called, after earlier callbacks, when the request is over."""
         if (before := self.after) is None:
             self.after = done
             return

@@ -195,7 +195,7 @@ class Breaker:
         self.ejection = replace(ejection, heard_from=worker)
 
     def cut(self, until: float) -> None:
-        """Shorten an ejection for failed calls to `until`: the tier has no other available endpoint left."""
+        """Let an ejection for failed calls end by `until` at the latest: the tier has no other available endpoint."""
         if self.ejection is not None and self.ejection.cause == "failing" and self.ejection.until > until:
             self.ejection = replace(self.ejection, until=until)
 

@@ -182,7 +182,7 @@ class Endpoint:
 
     @property
     def rests(self) -> bool:
-        """Whether it has no call, no ejection, no quota to wait for and no latency to report. Cheap to read."""
+        """Whether it is idle: no call, ejection, quota to wait for, or latency to report. Cheap to read."""
         return (
             not self.in_flight
             and not self.queue.size
@@ -356,7 +356,7 @@ class Endpoint:
             self.admit(now)
 
     def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
-        """Record that a call ended and that the endpoint was not at fault, whatever the answer."""
+        """Record that a call ended without a fault of the endpoint, whatever the answer."""
         self.well = True
         if retry:
             self.retries.retry_succeeded(now)

@@ -121,7 +121,7 @@ class SlotQueue:
         return next(iter(self._interactive), None)
 
     def ahead_of(self, *, batch: bool) -> int:
-        """Return how many slots must become free before the one that a new request would get, as the queue is now."""
+        """Return how many slots would go to others before a request that joined the queue now gets one."""
         if not batch:
             return len(self._interactive)
         return min(len(self._interactive) + len(self._batch), (len(self._batch) + 1) * EVERY - 1)

@@ -112,7 +112,7 @@ class Tier:
         return cached[1]
 
     def state(self, tokens_in: int = 0, batch: bool = False) -> TierHealth:
-        """Return the same for people to look at: always with the forecast, and without an effect on later reads."""
+        """Return what `health` does, for people: always with the forecast, and without an effect on later reads."""
         return self._health(tokens_in, self._clock(), batch=batch)
 
     def quantile_s(self, q: float, tokens_in: int, *, whole: bool) -> float | None:

@@ -240,7 +240,7 @@ class LatencyModel:
         return {"n": [number for pair in unreported.items() for number in pair]} if unreported else {}
 
     def hear(self, report: Mapping[str, object], now: float) -> None:
-        """Add a sibling process's report; malformed parts are ignored."""
+        """Add the samples in a sibling process's `report`; malformed parts are ignored."""
         numbers = report.get("n")
         if not isinstance(numbers, list):
             return

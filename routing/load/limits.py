@@ -197,7 +197,7 @@ class CallLimit:
 
 
 class Reserve:
-    """Track the most interactive calls in flight at once during the last three windows."""
+    """Keep slots free of batch calls: as many as interactive ones held at once in the last three windows."""
 
     __slots__ = ("_before", "_long_before", "_now", "_turns_at", "_window_s")
 

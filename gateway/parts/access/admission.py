@@ -65,7 +65,7 @@ _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
 
 
 class QuotaAdmission:
-    """Let the requests of one worker in."""
+    """Hold the requests of one worker's callers to their limits and budgets, by the leases that it has of these."""
 
     def __init__(
         self,
@@ -280,7 +280,7 @@ class Holding:
         return Spent(share, self._admission.caps.cap_of(policy) if measured else "")
 
     def whose(self) -> str:
-        """Return whose budget, of which there is one, is the tightest, in words."""
+        """Return, in words, whose budget is the tightest. Call it only where there is one."""
         shown = _owner_shown(self._admission.leases.tightest(self.money)[1])
         return shown[0].lower() + shown[1:]
 
@@ -385,7 +385,7 @@ class Holding:
         self.end(ledger.tokens_in + ledger.tokens_out - ledger.tokens_exempt, charged)
 
     def end(self, tokens: int = 0, charged: int = 0) -> None:
-        """Give back what is held, but so many tokens and nanodollars."""
+        """Give back all that is held; `tokens` and nanodollars (`charged`) count as used."""
         leases = self._admission.leases
         if (entered := self._entered) is not None:
             leases.settle(entered, tokens=tokens)

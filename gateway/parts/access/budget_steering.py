@@ -34,7 +34,7 @@ _log = logging.getLogger("tierline")
 
 
 class BudgetsHeld(Protocol):
-    """What a request holds of budgets that is looked at while it waits."""
+    """The part of a request's limits that is looked at while it waits for its budgets."""
 
     async def look(self, *, anew: bool = False) -> None: ...
 
@@ -68,7 +68,7 @@ async def turn(request: RequestContext, hold: BudgetsHeld, waiting: dict[str, in
 
 
 class MeasuredCaps:
-    """Know for each surface the tier beyond which the last dollars gain least."""
+    """Know, for each surface, the tier above which further dollars gain the least quality, as measured."""
 
     def __init__(self, store: Store, tiers: Mapping[str, Tier]) -> None:
         self._store = store
@@ -89,7 +89,7 @@ class MeasuredCaps:
             await asyncio.gather(self._reading, return_exceptions=True)
 
     async def refresh(self) -> None:
-        """Read it once. Raises StoreUnavailable."""
+        """Read the measured worth of tiers from the store, once. Raises StoreUnavailable."""
         [flat] = await self._store.ask([Command((b"HGETALL", TIER_WORTH.encode()))], _LIMIT_S)
         worth = {}
         for surface, blob in zip(flat[::2], flat[1::2], strict=True):

@@ -142,7 +142,7 @@ class RoleConfig(Section):
 
 
 class OwnerTerms(Section):
-    """What a team or a tenant may use, and each of its end users and sessions."""
+    """The limits of a team or a tenant in all, of each of its end users, and of each of its sessions."""
 
     limits: Terms = NO_TERMS
     per_user: Terms = NO_TERMS

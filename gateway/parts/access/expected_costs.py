@@ -62,7 +62,7 @@ _SPREAD: Final = 1.28
 
 
 class AskedOfTier(NamedTuple):
-    """What one request asks of one tier."""
+    """What one request would have one tier do: read this prompt, and write at most so much."""
 
     tokens_in: int
     """Tokens of its prompt, estimated."""
@@ -132,7 +132,7 @@ class LearntUsage:
 
     @property
     def seen(self) -> int:
-        """Return the number of answers that the averages are of."""
+        """Return from how many answers the averages were computed."""
         return self._out.seen
 
     def expected(self, asked: AskedOfTier) -> Usage:
@@ -263,7 +263,7 @@ class ReservedCost(Protocol):
 
 
 class ExpectedCosts:
-    """What requests of one worker are expected to cost."""
+    """Estimate the tokens and the cost of one worker's requests, from what earlier ones used."""
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self._tiers = tiers

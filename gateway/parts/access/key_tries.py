@@ -38,7 +38,7 @@ class KeyTries:
             )
 
     def refused(self, address: str) -> None:
-        """Count a wrong key, unless there were too many: then raise RateLimited."""
+        """Count a wrong key of an address. Raises RateLimited, and counts none, if there were too many already."""
         self.check(address)
         network = _network(address)
         self._due[network] = max(self._due.get(network, 0.0), self._now()) + _EVERY_S

@@ -84,13 +84,13 @@ class SpendingSections(PolicySections):
 
     @property
     def held_back_s(self) -> float:
-        """How long a request waits while a budget of its is nearly spent, in seconds."""
+        """Seconds that a request waits for others while a budget of its owner is nearly spent."""
         policy, wait = cast("Rules", self), self.spending.wait
         return (policy.slo.deadline / 10 if policy.load.priority == "batch" else 0.0) if wait is None else wait
 
     @classmethod
     def check(cls, rules: Rules) -> Iterator[Finding]:
-        """Yield a cap that is no tier."""
+        """Yield a finding if `spending.cap` names no tier of the policy."""
         cap, tiers, at = rules.of(cls).spending.cap, rules.tiers, ("spending", "cap")
         if cap not in (AUTO, NONE, *tiers):
             message = f"tier {cap!r} is not among this policy's tiers {list(tiers)}{did_you_mean(cap, tiers)}"
@@ -98,7 +98,7 @@ class SpendingSections(PolicySections):
 
     @classmethod
     def lint(cls, rules: Rules) -> Iterator[Finding]:
-        """Yield what steers everything, or nothing."""
+        """Yield a finding where the section steers every request, or none."""
         own, steer = rules.of(cls), ("spending", "steer_from")
         spending = own.spending
         if spending.steer_from == 0:

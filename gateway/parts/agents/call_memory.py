@@ -43,7 +43,7 @@ class _HeldNote(NamedTuple):
 
 
 class KeptCalls(BatchTask[Write]):
-    """Implements `gateway.backends.server_forms.CallMemory`."""
+    """Keep the reasoning before tool calls in the store: see `gateway.backends.server_forms.CallMemory`."""
 
     def __init__(self, store: Store, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__("tierline.call_memory", _LINGER_S)

@@ -70,7 +70,7 @@ class Held(NamedTuple):
     lifetime_s: float | None
 
     def at(self, now_s: float) -> int | None:
-        """Return the tokens that it still holds; None if that is not known."""
+        """Return the prompt tokens that the provider still holds at a Unix time; None if that is not known."""
         if self.tokens is None or self.tokens == 0:
             return self.tokens
         if self.lifetime_s is None:
@@ -198,7 +198,7 @@ class ReadingSpeed:
         self._sums = [0.0] * 5
 
     def observe(self, cold: int, seconds: float) -> None:
-        """Add a call: tokens that were read cold, and seconds to the first token."""
+        """Add a call: the prompt tokens that no cache held, and the seconds to its first token."""
         added = (1.0, cold, seconds, cold * cold, cold * seconds)
         self._sums = [before * _KEEPS + gain for before, gain in zip(self._sums, added, strict=True)]
 
@@ -217,7 +217,7 @@ _MOST_OF_MESSAGE: Final = 500
 
 
 class TierPrompts:
-    """What is known of how one tier reads prompts."""
+    """What is known of the prompts of one tier: how long they stay cached, what they cost, how fast they are read."""
 
     def __init__(self, tier: Tier) -> None:
         self.backends: dict[str, BackendConfig] = {endpoint.config.name: endpoint.config for endpoint in tier.endpoints}

@@ -122,7 +122,7 @@ class SurfaceComparison:
     change: StandingMark | None
 
     def need(self, surface: str) -> Need:
-        """Return what is to be said of it."""
+        """Return the warning that this surface is not as it was, with the figures and what to do."""
         texts = ", ".join(figure.text for figure in self.figures)
         todo = "No change of its policy is known just before: look at prices, prompts, backends and verifiers."
         if self.change is not None:

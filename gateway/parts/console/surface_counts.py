@@ -72,7 +72,7 @@ GROUP BY surface, slot_ms""",
 
 
 def first_bytes(slot: int) -> Summary:
-    """How often streams had their first byte after how long."""
+    """Return the summary that counts streams by the time to their first byte, for slots of `slot` milliseconds."""
     return slotted(
         "first_bytes",
         slot,

@@ -48,7 +48,7 @@ class Ghost:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point in time that is marked through all rows."""
+    """A point in time, in milliseconds after the request's start, that is drawn as a line through all rows."""
 
     kind: str
     """ttft (what the client got), commit, target (of the first token), deadline."""

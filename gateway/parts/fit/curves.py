@@ -86,7 +86,7 @@ class Reached:
     at_once: NDArray[np.bool_]
 
     def sum_of(self, d_values: Floats) -> Floats:
-        """Return the sum of the blocks' values (resamples, blocks) up to that point."""
+        """Return, for each resample, the sum of the values of the blocks (resamples, blocks) up to its point."""
         rows = np.arange(len(self.block))
         own = d_values[rows, self.block]
         before = np.cumsum(d_values, axis=1)[rows, self.block] - own

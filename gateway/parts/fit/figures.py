@@ -88,7 +88,7 @@ class Method:
     p_small: Floats | None = None
 
     def take(self, rows: NDArray[np.intp]) -> Method:
-        """Return the method for these prompts only."""
+        """Return the method for these prompts, by index, only."""
         return Method(self.name, self.score[rows], None if self.p_small is None else self.p_small[rows])
 
 

@@ -28,7 +28,7 @@ class Round:
 
     @property
     def held(self) -> NDArray[np.bool_]:
-        """Mask of the `rows` that are tested."""
+        """Mask of `rows`: the prompts that are tested by a fit to others."""
         return np.asarray(self.fold != NEVER_HELD)
 
 

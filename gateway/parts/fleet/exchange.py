@@ -371,11 +371,11 @@ class Publisher:
         self.task.add_done_callback(lambda _: subscription.leave())
 
     def wanted(self, who: str) -> None:
-        """Add a subscriber, or note that it still reads."""
+        """Note that the worker `who` reads the flight, so that it is published for a while longer."""
         self._wanted[who] = time.monotonic()
 
     def gone(self, who: str) -> None:
-        """Remove a subscriber."""
+        """Note that the worker `who` no longer reads the flight."""
         if self._wanted.pop(who, None) is not None and not self._wanted:
             self.task.cancel()
 
@@ -441,7 +441,7 @@ class Publisher:
 
 
 class Copy:
-    """A copy of another worker's flight, fed with the stream's entries."""
+    """Fill a flight of this worker from the stream of another worker's, entry by entry."""
 
     def __init__(self, flight: Flight) -> None:
         self._flight = flight

@@ -92,7 +92,7 @@ class CloudIdentity(ABC):
         """Return the headers by which the request is this account's, as a mapping."""
 
     def reply(self, response: Response) -> Response:
-        """Return a reply of status 200 as the backends read it."""
+        """Return a reply of status 200 in the form that backends read; here as it came."""
         return response
 
     def renew(self) -> asyncio.Task[None]:
@@ -120,7 +120,7 @@ class CloudIdentity(ABC):
         return SignedTransport(transport, url, self)
 
     def refused(self) -> None:
-        """Look anew for what a server has refused, for the requests that come after."""
+        """Fetch a new credential for later requests, as a server has refused the present one."""
         self.failure = "the server refuses them"
         self.renew()
 

@@ -152,7 +152,7 @@ class AuditedSurface:
         return self.control.weight(score, random.random(), threshold, least)  # noqa: S311
 
     def taken(self) -> Batch:
-        """Return what was observed since the last call, and reset it."""
+        """Return the batch of what this worker observed since the last call, and begin a new one."""
         batch = Batch(
             self.requests,
             tuple(self.scores),
@@ -200,7 +200,7 @@ class AuditedSurface:
             self.breaches[breach] = max(at, self.breaches.get(breach, at))
 
     def forget_breaches(self, now: float) -> None:
-        """Forget breaches that are no longer shown."""
+        """Forget the breaches that have been shown for SHOWN_S seconds at the Unix time `now`."""
         for breach in [one for one, at in self.breaches.items() if now - at >= SHOWN_S]:
             del self.breaches[breach]
             self.changed = True

@@ -298,7 +298,7 @@ class RiskControl:
         return 1 / share if chance < share else 0.0
 
     def fold(self, batch: Batch) -> None:
-        """Process a batch and update the threshold."""
+        """Take in a batch of observations, of any worker, and compute the threshold anew."""
         if not (batch.requests or batch.labels or batch.complaints or batch.withdrawn):
             return
         self._adapt(batch)

@@ -165,7 +165,7 @@ class GroupFigures:
 
 
 class Growth(Protocol):
-    """The candidates of a window, of which only some have labels."""
+    """How much more often candidates occur now than in the window of labels, by the level of their score."""
 
     def __call__(self, levels: Floats) -> Floats:
         """Return how much more often candidates reach these levels now."""

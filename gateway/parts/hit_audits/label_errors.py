@@ -30,25 +30,25 @@ _CHANCE: Final = 0.05
 
 
 class LabelErrors(ComparedPairs):
-    """What is known of a comparison's errors."""
+    """Estimate, from pairs with known answers, how often labels are wrong that a comparison of answers gives."""
 
     @classmethod
     def of(cls, pairs: ComparedPairs) -> LabelErrors:
-        """Return what these pairs tell of them."""
+        """Return the estimate from the counts in a data sheet."""
         return cls(pairs.same, pairs.false_alarms, pairs.other, pairs.found, pairs.by_language)
 
     @property
     def false_alarm(self) -> float:
-        """Share of the pairs that say the same and are called different."""
+        """Share of right hits that a comparison calls wrong, estimated; 0 where no pairs were compared."""
         return (self.false_alarms + 1) / (self.same + 2) if self.same else 0.0
 
     @property
     def per_hit(self) -> float:
-        """Wrong hits that labels show per hit where there are none."""
+        """Wrong hits per hit that labels would show if no hit were wrong."""
         return self.false_alarm * self.stands_for()
 
     def sensitivity(self, language: str = "") -> float:
-        """Return the share of the pairs that do not say the same and are called different."""
+        """Return the share of wrong hits in this language that a comparison finds, estimated; 1 without pairs."""
         found, other = self.by_language.get(language, (self.found, self.other))
         return (found + 1) / (other + 2) if other else 1.0
 

@@ -65,7 +65,7 @@ class CostRow:
 
 
 class Costs:
-    """What the records of an archive cost."""
+    """Sum up what the recorded requests of an archive cost."""
 
     BY: ClassVar = _BY
 

@@ -66,7 +66,7 @@ class StreamFollower:
         return rows
 
     def done(self, page: Sequence[tuple[str, bytes]]) -> None:
-        """Note that the page is on disk."""
+        """Go on after this page of stream entries, which is on disk now."""
         self._place = _parsed(page[-1][0])
         self._ordinal += len(page)
 

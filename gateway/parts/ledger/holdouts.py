@@ -14,7 +14,7 @@ _LABELS: Final = "SELECT * EXCLUDE (vector, counts, messages) FROM labels WHERE 
 
 
 class Holdouts:
-    """What records say of the draw of the holdout."""
+    """Compare, from records, the quality of routed requests with that of held-out ones."""
 
     def __init__(self, archive: SummarisedRecords) -> None:
         self._archive = archive

@@ -53,7 +53,7 @@ class Rotation:
 
     @classmethod
     def of(cls, config: LedgerConfig) -> Rotation:
-        """Return what a deployment's config asks for."""
+        """Return the rotation that the config's `ledger` section asks for."""
         return cls(config.rotate_after, config.rotate_size, config.keep)
 
 

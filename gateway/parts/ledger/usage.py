@@ -53,9 +53,10 @@ _OF_FOCUS: Final = ("day", "tenant", "team", "key", "surface", "tier", "model")
 
 @dataclass(frozen=True, slots=True)
 class UsageQuery:
-    """Which records: those that began between two times (Unix seconds), with these values of FILTERS' columns.
+    """Which records to sum up, and how: those that began from `since` to before `until`, in Unix seconds.
 
-    Days are those of a time zone. `by`: columns of BY, each combination of whose values is a line.
+    `only` gives the values that columns of FILTERS must have. `by` are the columns of BY to group by: each combination
+    of their values is a line. Days are those of the time zone `zone`.
     """
 
     since: float
@@ -66,7 +67,7 @@ class UsageQuery:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of the queries' parameters."""
+        """The parameters of the queries, by name."""
         return {
             "since": self.since,
             "until": self.until,

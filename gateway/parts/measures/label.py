@@ -119,7 +119,7 @@ class PairLabel:
 
     @staticmethod
     def conversation_of(session: str) -> int:
-        """Return what the labels of a session with this name share."""
+        """Return a number that all labels of one session share, from the 16 hex digits of its name."""
         return int(session[:8] or "0", 16)
 
     def append(self, keep: int) -> Append:

@@ -126,7 +126,7 @@ class Quality:
 
     @property
     def whose(self) -> str:
-        """Whose word the figure is, in words."""
+        """Whose ratings the figure rests on, in words: people's, the judge's, or both."""
         if not self.corrected:
             return "the judge's alone" if self.judged else "people's"
         return "people's, with the judge's help" if self.both >= FEWEST_BOTH else "people's"

@@ -22,7 +22,7 @@ _MOST: Final = 100_000
 
 
 class ArmOpinions:
-    """What is said of one arm's answers. A later word of the same on the same answer takes the earlier's place."""
+    """The ratings of one arm's answers, by people and by the judge. A later rating by the same replaces the earlier."""
 
     def __init__(self) -> None:
         self._said: dict[Key, tuple[int, float, float]] = {}

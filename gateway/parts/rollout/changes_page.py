@@ -73,7 +73,7 @@ def add_changes_page(shell: ConsoleShell) -> None:
 
 
 class CandidateDesk:
-    """Take candidates on or back."""
+    """Change the candidates of surfaces for the console: one step on, stopped, or taken back."""
 
     def __init__(self, store: Store) -> None:
         self._registry = PolicyRegistry(store, "console")

@@ -256,7 +256,7 @@ class Comparer:
         self._tasks: list[asyncio.Task[None]] = []
 
     def draws(self, learn: Learn) -> bool:
-        """Return whether chance takes this answer."""
+        """Draw at random whether an answer is compared, with the policy's share (`learn.share`)."""
         return self._chance() < learn.share
 
     def draw(

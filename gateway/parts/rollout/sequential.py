@@ -101,7 +101,7 @@ def design_effect(sums: Sums, assumed: Number) -> Number:
 
 
 def most_correlated(sums: Sums) -> Number:
-    """Return the design effect if all requests of a unit had one value."""
+    """Return the highest design effect that these sums allow: that of units whose requests all have one value."""
     return np.maximum(sums.nn / np.maximum(sums.n, 1), 1)
 
 

@@ -22,7 +22,7 @@ _HOW: Final[Mapping[str, How | None]] = {"": None, "canary": "canary", "evaluate
 
 @dataclass(frozen=True, slots=True)
 class RegistryStanding:
-    """What the registry says now."""
+    """The state of the registry now, as the console's pages show it."""
 
     surfaces: Mapping[str, Mapping[str, Any]]
     """By surface, its state (`in_force_shown`)."""

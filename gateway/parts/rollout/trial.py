@@ -110,7 +110,7 @@ class GuardFigures:
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """What to do now, and why; `guards` are the figures that it rests on."""
+    """What to do with a candidate now, and why; `guards` are the figures that this rests on."""
 
     move: Move
     reason: str

@@ -93,7 +93,7 @@ class StoredEntry:
 
     @property
     def chain(self) -> str:
-        """Hash of the entry, as the script computes it of the last entry."""
+        """Hash of the entry, which the entry after it must hold (as the appending script computes it)."""
         text = self.id + b"\n" + b"\n".join(self.fields)
         return hashlib.sha1(text, usedforsecurity=False).hexdigest()
 

@@ -23,7 +23,7 @@ CURSOR: Final = r"(\d{1,15}-\d{1,15}@\d)?"
 
 @dataclass(frozen=True, slots=True)
 class TrailFilter:
-    """Which entries are wanted: '' and 0 for any. `subject` may be the beginning of one."""
+    """Which entries of the trail are wanted: '' and 0 stand for any. `subject` may be the beginning of one."""
 
     kind: str = ""
     by: str = ""
@@ -32,7 +32,7 @@ class TrailFilter:
     """Unix seconds."""
 
     def takes(self, entry: TrailEntry) -> bool:
-        """Return whether an entry is wanted."""
+        """Return whether an entry meets all conditions."""
         return (
             self.kind in ("", entry.kind)
             and self.by in ("", entry.by)
@@ -150,7 +150,7 @@ class AuditTrail:
                 after = page[-1].id
 
     async def checked(self) -> list[StreamCheck]:
-        """Say of each stream that has entries, or had some, whether it is whole."""
+        """Check the chain of hashes of each stream that has or had entries, and return what is broken."""
         found: dict[str, list[StoredEntry]] = {stream: [] for stream in STREAMS}
         broken: dict[str, list[str]] = {stream: [] for stream in STREAMS}
         entries, older = dict.fromkeys(STREAMS, 0), dict.fromkeys(STREAMS, 0)

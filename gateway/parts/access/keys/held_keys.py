@@ -40,7 +40,7 @@ _UNKNOWN: Final = HeldKey(_NEVER, None, UNKNOWN)
 
 
 class HeldKeys:
-    """Keys by their digests, the least recently used ones left out first."""
+    """What a worker knows of keys, by their digests; beyond its size the least recently used ones are forgotten."""
 
     def __init__(self, most: int = HELD, most_refused: int = REFUSED) -> None:
         self._most, self._most_refused = most, most_refused
@@ -112,7 +112,7 @@ class HeldKeys:
         self._filter = bytearray(bits.ljust(_BYTES, b"\0"))
 
     def may_be(self, digest: bytes) -> bool:
-        """Return whether the store may have a key of this digest."""
+        """Return whether the store may have a key of this digest, by its filter: False is certain, True is not."""
         bits = self._filter
         return bits is None or all(bits[place >> 3] & 0x80 >> (place & 7) for place in _places(digest))
 

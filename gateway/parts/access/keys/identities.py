@@ -70,7 +70,7 @@ class Identities:
         return caller if until > time.time() else None
 
     def keep(self, token: bytes, caller: KeyCaller) -> None:
-        """Remember whose a token is that `record` was asked of."""
+        """Remember the caller that a token stands for, as found by `record`, for a while."""
         until = time.time() + CALLER_S
         ends = until if caller.record is None or caller.record.expires is None else caller.record.expires
         digest = hashlib.sha256(token).digest()

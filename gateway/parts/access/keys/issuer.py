@@ -51,7 +51,7 @@ class IssuerUnavailable(Exception):
 
 
 class Issuer:
-    """The keys of one issuer, and who has a token of it."""
+    """Fetch the keys of one issuer, and verify its tokens."""
 
     def __init__(self, config: IssuerConfig, folder: Path | None = None) -> None:
         """Fetch nothing yet. `folder` is where the copy of the keys is; None for none."""

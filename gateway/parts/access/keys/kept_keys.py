@@ -49,7 +49,7 @@ def copy_file(state: Path, store_url: str) -> Path:
 
 
 class KeptKeys:
-    """The copy in one file. The first key that is kept makes it."""
+    """The copy of the store's keys in one file, which is created when the first key is kept."""
 
     def __init__(self, file: Path) -> None:
         self._file = file

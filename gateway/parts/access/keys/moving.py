@@ -26,7 +26,7 @@ _MOST: Final = 1 << 53
 
 @dataclass(frozen=True, slots=True)
 class MovedKeys:
-    """Records to import, and by name what could not be taken over of each."""
+    """Records to import, and for each, by its name, notes on what could not be taken over."""
 
     records: Sequence[KeyRecord | OwnerRecord]
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)

@@ -40,7 +40,7 @@ ACTIONS: Final[dict[str, ActionRule]] = {
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One role that somebody has."""
+    """One role that a person has, for everything or for some surfaces or teams only."""
 
     role: Role
     only: tuple[str, ...] = ()

@@ -32,7 +32,7 @@ class BudgetNeed(NamedTuple):
 
 
 class BudgetWatch:
-    """Read the budgets in use, each _FRESH_S seconds at most."""
+    """Read the budgets in use for the console's list of what needs attention, at most once in _FRESH_S seconds."""
 
     def __init__(self, store: Store) -> None:
         self._budgets, self._keys = OwnerBudgets(store), KeyRegistry(store)

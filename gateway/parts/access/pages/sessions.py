@@ -60,7 +60,7 @@ class ConsoleAccess:
     def by_roles(
         cls, keys: Mapping[str, str], hosts: frozenset[str], identities: Identities | None, *, login: bool
     ) -> Self:
-        """Return it for keys by their roles: viewer, editor and admin."""
+        """Return the access of a console whose static keys are given by role: viewer, editor and admin."""
         persons = {"viewer": VIEWER, "editor": EDITOR, "admin": ADMIN}
         return cls({persons[role]: key for role, key in keys.items()}, hosts, identities, login=login)
 

@@ -36,7 +36,7 @@ _TRY_COOKIE: Final = "tierline-sign-in"
 
 
 class SignIn:
-    """The pages to sign in and out, and who asks for all others."""
+    """The pages to sign in and out, and the check, for every other page, of who asks."""
 
     def __init__(self, shell: ConsoleShell, access: ConsoleAccess, login: Login | None) -> None:
         """With `login`, people may sign in by their identity provider."""

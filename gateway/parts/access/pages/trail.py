@@ -29,7 +29,7 @@ class BadTrailQuery(InvalidRequest):
 
 
 class TrailView:
-    """Read the trail for pages."""
+    """Read the audit trail for the console's pages."""
 
     def __init__(self, store: Store) -> None:
         self._trail = AuditTrail(store)

@@ -12,7 +12,7 @@ from gateway.parts.access.keys.roles import Person
 
 
 class UsageOwners:
-    """Read the store for what is known of owners."""
+    """Read what the store knows of the owners on the usage page: their budgets and the names of keys."""
 
     def __init__(self, store: Store) -> None:
         self._budgets = OwnerBudgets(store)

@@ -40,7 +40,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What is counted for one owner, and how much of it is allowed."""
+    """One limit or budget of an owner: the unit that is counted, and how much of it is allowed."""
 
     kind: OwnerKind
     owner: str

@@ -170,7 +170,7 @@ class BudgetAlerts:
         self._tasks: list[asyncio.Task[None]] = []
 
     def note(self, account: Account, spent: int) -> None:
-        """Take what is known to be spent of a budget."""
+        """Remember how much of a budget is spent, in nanodollars, for the next `look`."""
         if account.name not in self._states and len(self._states) >= _MOST:
             self._states.pop(next(iter(self._states)))
         self._states[account.name] = BudgetState(account, spent)
@@ -211,7 +211,7 @@ class BudgetAlerts:
                 _log.exception("alerts of budgets failed; trying on")
 
     async def look(self) -> None:
-        """Raise what the budgets have reached. Raises StoreUnavailable."""
+        """Raise an alert for each share of a budget that is newly reached. Raises StoreUnavailable."""
         self._looks += 1
         self._states = {state.account.name: state for state in self.states()}
         if self._looks % _REFRESH == 0:

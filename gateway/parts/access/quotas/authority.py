@@ -59,7 +59,7 @@ class WorkerLease:
 
 @dataclass(slots=True)
 class AccountState:
-    """One account in the store."""
+    """What the store holds of one account: what is spent, and each worker's lease."""
 
     spent: int = 0
     pressed_until: int = 0
@@ -68,7 +68,7 @@ class AccountState:
 
 
 class Authority:
-    """All accounts of a store."""
+    """The store's side of leases, in Python: all accounts, and what each worker gets of them."""
 
     def __init__(self) -> None:
         self.accounts: dict[str, AccountState] = {}

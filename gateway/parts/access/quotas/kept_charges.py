@@ -137,7 +137,7 @@ class ChargeJournal:
 
 
 class LeftJournal:
-    """The file of a worker that is no more, whose lock is ours."""
+    """The journal that a dead worker has left, locked by this process so that no other adopts it."""
 
     def __init__(self, path: Path, file: int) -> None:
         self.token = path.name.removeprefix(_PREFIX)
@@ -158,7 +158,7 @@ class LeftJournal:
                     yield cls(path, file)
 
     def charges(self) -> list[LeftCharge]:
-        """Return what is left in it, those of the oldest batches first and those of none last."""
+        """Return the charges that the store lacks, by batch, the oldest first, and those of no batch last."""
         content, found = os.pread(self._file, _SLOT * _SLOTS, 0), []
         for at in range(0, len(content) - _SLOT + 1, _SLOT):
             state, amount, batch, length = _HEAD.unpack_from(content, at)

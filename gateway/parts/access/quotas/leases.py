@@ -97,7 +97,7 @@ class Standing(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """Why a request is not let in, by the account that is tightest."""
+    """Why a request is refused or has to wait, with the account that has the least room for it."""
 
     account: Account
     why: Literal["exhausted", "limit", "held", "store"]

@@ -118,7 +118,7 @@ class LeaseRequest(NamedTuple):
 
 
 class LeaseReply(NamedTuple):
-    """What the store tells of an account."""
+    """The store's reply to one worker on one account. Amounts are in the account's unit."""
 
     lease: int
     spent: int
@@ -228,7 +228,7 @@ class AccountLease:
         return known >= _WAITS_FROM * self.limit or held + needed <= self.limit  # then others will return what is idle
 
     def take(self, expected: int, needed: int, now: float) -> None:
-        """Hold what a request needs, whether or not `check` grants it."""
+        """Hold `needed` of the account for a request, though `check` may not grant it; `expected` is its likely use."""
         self.under += needed
         self.expected += expected
         self._taken += needed
@@ -237,7 +237,7 @@ class AccountLease:
         self.dirty = True
 
     def settle(self, expected: int, needed: int, used: int) -> None:
-        """Replace what a request held by what it used."""
+        """End the hold of a request (as it was taken), and count what it has used."""
         self.under -= needed
         self.expected -= expected
         self.dirty = True
@@ -270,7 +270,7 @@ class AccountLease:
 
     @property
     def known(self) -> int:
-        """Money that is spent, as far as this worker knows."""
+        """Nanodollars that are spent as far as this worker knows, its own unreported ones included."""
         return self.spent + self._written + self.unwritten
 
     @property
@@ -291,7 +291,7 @@ class AccountLease:
         return self.spent + self.unwritten + self.under + self.others_held
 
     def is_due(self, now: float) -> bool:
-        """Return whether the store should hear of this account."""
+        """Return whether the store is to hear of this account: something changed, or the lease needs its beat."""
         return self.dirty or (self.lease > 0 and now >= self._sent_at + BEAT_S)
 
     @property

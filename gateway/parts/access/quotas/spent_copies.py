@@ -55,7 +55,7 @@ _TOLD_S: Final = 300.0
 
 
 class SpentCopy(NamedTuple):
-    """What is spent of one account, in nanodollars."""
+    """What was spent of one account, in nanodollars, when the store was last asked."""
 
     spent: int
     may_go: float
@@ -65,7 +65,7 @@ class SpentCopy(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Which data a store has, as a look at it says."""
+    """The identity of the data in a store, and how often it was looked at; see the module's docstring."""
 
     name: str
     """'' before the first look."""
@@ -81,7 +81,10 @@ class Generation(NamedTuple):
 
 
 class SpentCopies:
-    """The copies of one worker. Start and close it on the worker's event loop."""
+    """Copies, on this worker's disk, of what is spent of its accounts, in case the store loses them.
+
+    Start and close it on the worker's event loop.
+    """
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ _ENDS: Final[dict[str, tuple[int, ApiError]]] = {"websocket.stop": (1012, _STOPS
 
 
 class SocketLine(Protocol):
-    """What a connection is to its requests; `web_socket.WebSocketProtocol` implements it."""
+    """A WebSocket connection as its requests see it; `web_socket.WebSocketProtocol` implements it."""
 
     writable: asyncio.Event
     """Set while the client has read most of what it was sent."""
@@ -58,7 +58,7 @@ class SocketLine(Protocol):
     """Called with the bytes that came and are not `taken` yet, whenever they change; False refuses what came last."""
 
     def taken(self, size: int) -> None:
-        """Count a message of so many bytes no more."""
+        """Uncount `size` bytes of a message that has been taken over, for `weigh`."""
 
     def rests(self, *, resting: bool) -> None:
         """Say whether the connection waits for its client's next message."""

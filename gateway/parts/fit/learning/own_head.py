@@ -48,7 +48,7 @@ class OwnHead:
 
     @property
     def better(self) -> bool:
-        """Whether it is surely better than what there was."""
+        """Whether the head is better than `other` by more than chance."""
         return self.loss_saved.lo > 0
 
 

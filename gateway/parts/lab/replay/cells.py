@@ -327,7 +327,7 @@ def question_hashes(inputs: Inputs) -> Ints:
 
 
 def mixed(columns: Sequence[Ints], rows: int) -> Ints:
-    """Return a hash of each row of these columns, the same in every process."""
+    """Return a hash of each row across the columns, of `rows` items each; the same in every process."""
     keys = np.zeros(rows, np.uint64)
     for column in columns:
         keys = (keys ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)

@@ -241,7 +241,7 @@ class Likeness:
 
     @classmethod
     def of(cls, values: Floats, question: Ints, stratum: Keys) -> Likeness:
-        """Compare the values of donors; the arrays are of one length."""
+        """Measure how alike the values of equal questions are; the arrays have one item for each donor."""
         known = np.isfinite(values)
         values, question = values[known], numbered(question[known])
         if len(values) < 2:

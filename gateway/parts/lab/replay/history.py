@@ -116,7 +116,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A history, and what its numbers stand for."""
+    """A history as read from the ledger, with the tiers and verdicts that its numbers stand for."""
 
     history: History
     tiers: tuple[str, ...]

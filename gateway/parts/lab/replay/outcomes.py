@@ -77,7 +77,7 @@ class Followed:
         return Followed(*(getattr(self, column.name)[begin:end] for column in fields(self)))
 
     def take(self, other: Followed, at: Ints) -> None:
-        """Take what became of the requests at these positions in another imputation."""
+        """Copy the outcomes of the requests at these positions from another imputation, in place."""
         for column in fields(self):
             getattr(self, column.name)[at] = getattr(other, column.name)[at]
 

@@ -26,7 +26,7 @@ class PathMove:
 
 
 class MoveCounts:
-    """Add up the moves of some requests over many imputations."""
+    """Count how many requests change from one path and tier to another, summed over many imputations."""
 
     def __init__(self, before: Results, words: Sequence[str], tiers: Sequence[str]) -> None:
         """`words` are the paths and `tiers` the tiers, by their numbers in results."""
@@ -36,7 +36,7 @@ class MoveCounts:
         self._counts = np.zeros(self._kinds**2, np.int64)
 
     def add(self, after: Results) -> None:
-        """Count what one imputation makes of the same requests."""
+        """Count the requests of one imputation by their path and tier before and after."""
         pairs = self._before * self._kinds + self._kind_of(after)
         self._counts += np.bincount(pairs, minlength=self._kinds**2)
 

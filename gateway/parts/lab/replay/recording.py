@@ -50,7 +50,7 @@ class Fidelity:
 
     @property
     def whole(self) -> bool:
-        """Whether all of them are the same."""
+        """Whether every decision that was made again equals the recorded one."""
         return self.decided == self.same and self.checked == self.identical
 
 

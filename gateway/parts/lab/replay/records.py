@@ -29,7 +29,7 @@ BATCH: Final = 250_000
 
 @dataclass(frozen=True, slots=True)
 class Which:
-    """Which requests are read. `since` is in Unix seconds, `first` and `until` are ordinals; the surface is always one.
+    """A choice of recorded requests: those of one surface, since a Unix time, between two ordinals (both included).
 
     None leaves a condition out.
     """
@@ -41,7 +41,7 @@ class Which:
 
     @property
     def where(self) -> str:
-        """The condition in SQL, whose values are `values`."""
+        """The conditions as SQL, with the parameters in `values`."""
         return (
             "surface = $surface AND ($since IS NULL OR started_s >= $since) "
             "AND ($first IS NULL OR ordinal >= $first) AND ($until IS NULL OR ordinal <= $until)"
@@ -49,7 +49,7 @@ class Which:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The values of the condition."""
+        """The parameters of `where`, by name."""
         return {"surface": self.surface, "since": self.since, "first": self.first, "until": self.until}
 
     def newest(self, database: duckdb.DuckDBPyConnection, count: int) -> Which:
@@ -64,12 +64,12 @@ class Which:
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """The texts that occur in a column, each with its number from 1; 0 stands for none."""
+    """Numbers for the texts that occur in a column, from 1; 0 stands for no text."""
 
     every: tuple[str, ...]
 
     def sql(self, column: str) -> str:
-        """Return the SQL that turns the column into numbers."""
+        """Return the SQL expression of the number of the column's text."""
         words = ", ".join("'" + word.replace("'", "''") + "'" for word in self.every)
         return f"coalesce(list_position([{words}]::VARCHAR[], {column}), 0)" if self.every else "0"
 

@@ -191,7 +191,7 @@ class CallIds:
         self._given: dict[Any, str] = {}
 
     def of_call(self, ident: Any) -> str:
-        """Return the id of the next call, whose own id is `ident`."""
+        """Return an id for the next tool call, which the client knows by `ident`."""
         base = fitting = _NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) and ident else "call"
         number = 1
         while fitting in self._used:
@@ -202,7 +202,7 @@ class CallIds:
         return fitting
 
     def of_result(self, ident: Any) -> Any:
-        """Return the id of the latest call whose own id is `ident`."""
+        """Return the id that was given to the latest tool call that the client knows by `ident`."""
         call = self._given.get(ident)
         return call or (_NOT_IN_AN_ID.sub("_", ident) if isinstance(ident, str) else ident)
 

@@ -55,7 +55,7 @@ class PastResponses(Protocol):
 
     @property
     def configured(self) -> bool:
-        """Whether there is a store to keep any."""
+        """Whether responses can be kept, as there is a store."""
 
     async def conversation(self, tenant: str, response_id: str) -> tuple[list[Json], list[str]] | None:
         """Return all items of the conversation that ends with a response, and its responses' ids, oldest first.
@@ -86,7 +86,7 @@ class PastConversations(Protocol):
         """Add items to an open conversation, and keep it for a time in seconds from now."""
 
     def close(self, tenant: str, conversation_id: str) -> None:
-        """Let other requests have it."""
+        """Let other requests open the conversation again."""
 
 
 class Lifetime(NamedTuple):
