@@ -188,6 +188,17 @@ class JudgeAgreement:
         value, low, high = ((share - chance) / (1 - chance) for share in (self.agreed / self.count, *self.interval))
         return value, max(-1.0, low), high
 
+    def __str__(self) -> str:
+        """Say how often judge and people agree."""
+        if not self.count:
+            return "judge and people: nobody has given feedback on a judged answer yet"
+        (low, high), kappa = self.interval, self.kappa
+        beyond = "" if kappa is None else f"; kappa {kappa[0]:.2f}, {kappa[1]:.2f} to {kappa[2]:.2f}"
+        return (
+            f"judge and people agree on {self.agreed} of {self.count} answers "
+            f"({percent(self.agreed / self.count, 0)}, 95% interval {percent(low, 0)} to {percent(high, 0)}){beyond}"
+        )
+
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         return {"answers": self.count, "agreed": self.agreed, "interval": self.interval, "kappa": self.kappa}

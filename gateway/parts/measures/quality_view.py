@@ -11,7 +11,7 @@ from policies.quantities import percent
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gateway.parts.measures.quality import JudgeAgreement
+    from gateway.parts.measures.quality import Feedbacks
 
 
 def quality_table(rows: Sequence[Mapping[str, Any]], *names: str) -> Table:
@@ -28,41 +28,16 @@ def quality_table(rows: Sequence[Mapping[str, Any]], *names: str) -> Table:
     return made
 
 
-def agreement_line(people: JudgeAgreement) -> str:
-    """Say how often judge and people agree."""
-    if not people.count:
-        return "judge and people: nobody has given feedback on a judged answer yet"
-    (low, high), kappa = people.interval, people.kappa
-    beyond = "" if kappa is None else f"; kappa {kappa[0]:.2f}, {kappa[1]:.2f} to {kappa[2]:.2f}"
-    return (
-        f"judge and people agree on {people.agreed} of {people.count} answers "
-        f"({percent(people.agreed / people.count, 0)}, 95% interval {percent(low, 0)} to {percent(high, 0)}){beyond}"
-    )
+def surface_view(
+    rows: Sequence[Mapping[str, Any]],
+    feedback: Feedbacks,
+    unjudged: Mapping[str, Sequence[float]],
+    shadows: Mapping[str, Sequence[tuple[int, float, float, str]]],
+) -> tuple[dict[str, Any], list[str | Table], list[str]]:
+    """Return what `surface_quality` does, how it is shown of the tiers and the judge, and a line for each shadow."""
+    from gateway.parts.measures.quality import agreement, paired_quality, surface_quality  # with numpy
 
-
-def reliability_table(heads: Sequence[Mapping[str, Any]]) -> Table:
-    """Return a table of heads with a reliability, as `head_reliabilities` gives them."""
-    made = table(
-        "head", "tier", "predictions", "predicted", "observed", "95% interval", "ECE", "by chance", "whose word"
-    )
-    for head in heads:
-        if (figures := head["reliability"]) is not None:
-            made.add_row(
-                head["head"],
-                f"{head['tier']} ({head['model']})" if head["model"] else head["tier"],
-                str(figures["count"]),
-                f"{percent(figures['predicted'])}",
-                f"{percent(figures['observed'])}, {figures['verdict']}",
-                f"{percent(figures['low'])} to {percent(figures['high'])}",
-                f"{figures['ece']:.3f}",
-                f"{figures['ece_by_chance']:.3f}",
-                "the judge's" if head["whose"] == "judge" else "people's",
-            )
-    return made
-
-
-def missing_line(head: Mapping[str, Any]) -> str:
-    """Say how many more answers must be labelled or rated before a head's reliability is known."""
-    return (
-        f"{head['head']} of {head['tier']}: {head['count']} answers labelled or rated; {head['missing']} more to tell"
-    )
+    quality = surface_quality(rows, feedback, unjudged, shadows)
+    lines: list[str | Table] = [quality_table(quality["tiers"], "tier"), str(agreement(rows, feedback))]
+    beside = (f"{name} as a shadow, against what was served: {paired_quality(of)}" for name, of in shadows.items())
+    return quality, lines, list(beside)

@@ -18,7 +18,7 @@ from cache.store.redis_store import RedisStore
 from gateway.cli.commands import CommandError
 from gateway.cli.main import main
 from gateway.config.launch import Launch
-from gateway.parts.fit.commands._learn_canary import AUTHOR, in_force, start_canary
+from gateway.parts.rollout.commands._learnt_canary import AUTHOR, in_force, start_canary
 from gateway.parts.rollout.registry.checks import seeds
 from gateway.parts.rollout.registry.registry import PolicyRegistry
 from routing.difficulty.model import DifficultyModel, shipped_artefact

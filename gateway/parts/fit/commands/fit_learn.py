@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ from gateway.cli.commands import CommandError
 from gateway.cli.flags import add_command, add_config_flags, add_json_flag, launch_of, whole
 from gateway.cli.store_flags import take_running
 from gateway.exit_codes import Exit
-from gateway.parts.fit.commands._learn_canary import canary_reason, in_force, start_canary
 from gateway.parts.fit.commands._own_labels import add_label_flags, labels_named
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.flags import add_seed_flag, add_state_flag
@@ -25,7 +24,7 @@ from gateway.parts.fit.libraries import LibraryMissing
 from gateway.parts.ledger.quality import SurfaceLabels
 from gateway.parts.lint.edit import CannotEdit, with_value
 from gateway.parts.lint.warnings import doubts_about
-from gateway.parts.measures.quality_view import agreement_line, missing_line, quality_table, reliability_table
+from gateway.parts.rollout.commands._learnt_canary import in_force, start_canary
 from gateway.parts.rollout.policy import RolloutSections
 from gateway.report import Report, progress, show, table
 from policies.errors import did_you_mean
@@ -37,7 +36,6 @@ from routing.difficulty.model import ArtefactError, shipped_artefact, version_in
 if TYPE_CHECKING:
     from gateway.parts.fit.learning.measured import Measured, RouterFigures
     from gateway.parts.fit.learning.own_head import OwnHead
-    from gateway.parts.measures.quality import JudgeAgreement
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -125,7 +123,7 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
             proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder)
             if live is not None and (learn := policy.of(RolloutSections).learn) is not None and learn.apply == "canary":
                 made = Path(proposed["policy"]).read_bytes().decode()
-                proposed["canary"] = start_canary(args, source, live, made, canary_reason(figures, len(labels)))
+                proposed["canary"] = start_canary(args, source, live, made, _canary_reason(figures, len(labels)))
         proposed |= _written(args, heads)
     people = agreement(found.rows, found.feedback)
     values = {
@@ -139,8 +137,8 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         "judge_and_people": people.as_json(),
         "proposed": proposed,
     }
-    show(Report(values, _lines(figures, heads, people), title=_title(args.surface, figures, len(labels)), width=120,
-                done=_done(args.surface, proposed)), as_json=args.json)  # fmt: skip
+    lines, title = _lines(figures, heads, str(people)), _title(args.surface, figures, len(labels))
+    show(Report(values, lines, title=title, width=120, done=_done(args.surface, proposed)), as_json=args.json)
     return Exit.OK if proposed else Exit.FINDINGS
 
 
@@ -222,6 +220,15 @@ def _head_values(head: OwnHead) -> dict[str, Any]:
     }
 
 
+def _canary_reason(figures: Measured, labels: int) -> str:
+    """Return why the canary is started: what was measured."""
+    own, other = figures.own, figures.other
+    return (
+        f"own classifier, fitted to {labels} labels: APGR {own.apgr} against {other.apgr} on {figures.labels} held-out "
+        f"labels of {figures.conversations} later conversations, higher by {figures.apgr_gain}"
+    )
+
+
 def _title(surface: str, figures: Measured, labels: int) -> str:
     return (
         f"{surface}: {labels} labels; measured on {figures.labels} of {figures.conversations} later conversations, "
@@ -229,7 +236,7 @@ def _title(surface: str, figures: Measured, labels: int) -> str:
     )
 
 
-def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) -> list[str | Table | Any]:
+def _lines(figures: Measured, heads: Sequence[OwnHead], people: str) -> list[str | Table | Any]:
     made = table("classifier", "APGR", "AUROC, small adequate", "calibration error", "abstains")
     made.add_row("in use", *_cells(figures.other))
     made.add_row("own", *_cells(figures.own))
@@ -238,7 +245,7 @@ def _lines(figures: Measured, heads: Sequence[OwnHead], people: JudgeAgreement) 
         made,
         f"not better: {verdict}" if verdict else f"better: APGR higher by {figures.apgr_gain}",
     ]
-    return [*lines, *_head_lines(heads), agreement_line(people)]
+    return [*lines, *_head_lines(heads), people]
 
 
 def _head_lines(heads: Sequence[OwnHead]) -> Iterator[str]:
@@ -278,20 +285,45 @@ def _done(surface: str, proposed: dict[str, Any]) -> list[str]:
 def _quality(args: argparse.Namespace, labels: SurfaceLabels) -> int:
     """Print one quality figure for each tier, and how reliable the predictions of it are."""
     from gateway.parts.fit.reliability import head_claims, head_reliabilities
-    from gateway.parts.measures.quality import agreement, paired_quality, surface_quality
+    from gateway.parts.measures.quality_view import surface_view
 
     heads = head_reliabilities(head_claims(labels.rows, labels.rated, labels.ladder))
-    quality = surface_quality(labels.rows, labels.feedback, labels.unjudged, labels.shadows)
-    lines: list[str | Table | Any] = [quality_table(quality["tiers"], "tier")]
-    lines.append(agreement_line(agreement(labels.rows, labels.feedback)))
+    quality, lines, shadows = surface_view(labels.rows, labels.feedback, labels.unjudged, labels.shadows)
     if any(head["reliability"] for head in heads):
-        lines.append(reliability_table(heads))
-    lines += [missing_line(head) for head in heads if head["reliability"] is None]
-    for candidate, pairs in labels.shadows.items():
-        lines.append(f"{candidate} as a shadow, against what was served: {paired_quality(pairs)}")
+        lines.append(_reliability_table(heads))
+    lines += [_missing_line(head) for head in heads if head["reliability"] is None]
+    lines += shadows
     values = {"surface": args.surface, **quality, "heads": heads}
     show(Report(values, lines, title=f"{args.surface}: quality of answers", width=120), as_json=args.json)
     return Exit.OK
+
+
+def _reliability_table(heads: Sequence[Mapping[str, Any]]) -> Table:
+    """Return a table of heads with a reliability, as `head_reliabilities` gives them."""
+    made = table(
+        "head", "tier", "predictions", "predicted", "observed", "95% interval", "ECE", "by chance", "whose word"
+    )
+    for head in heads:
+        if (figures := head["reliability"]) is not None:
+            made.add_row(
+                head["head"],
+                f"{head['tier']} ({head['model']})" if head["model"] else head["tier"],
+                str(figures["count"]),
+                f"{percent(figures['predicted'])}",
+                f"{percent(figures['observed'])}, {figures['verdict']}",
+                f"{percent(figures['low'])} to {percent(figures['high'])}",
+                f"{figures['ece']:.3f}",
+                f"{figures['ece_by_chance']:.3f}",
+                "the judge's" if head["whose"] == "judge" else "people's",
+            )
+    return made
+
+
+def _missing_line(head: Mapping[str, Any]) -> str:
+    """Say how many more answers must be labelled or rated before a head's reliability is known."""
+    return (
+        f"{head['head']} of {head['tier']}: {head['count']} answers labelled or rated; {head['missing']} more to tell"
+    )
 
 
 def _export(args: argparse.Namespace, labels: SurfaceLabels) -> int:

@@ -1,4 +1,4 @@
-"""Read the policy that `tierline fit learn` starts from out of the registry, and start what it proposes as a canary."""
+"""Read the policy that `fit learn` starts from out of the registry, and start what it proposes as a canary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from policies.errors import ConfigError
 from policies.loader import DEFAULTS, PolicySource, read_policy
 
 if TYPE_CHECKING:
-    from gateway.parts.fit.learning.measured import Measured
     from gateway.parts.rollout.registry.records import InForce
     from gateway.parts.rollout.registry.registry import PolicyRegistry
     from policies.model import Policy
@@ -112,15 +111,6 @@ def start_canary(
         return with_registry(args, work)
     except ConfigError as error:
         raise CommandError(f"not applied:\n{error}", Exit.FINDINGS) from None
-
-
-def canary_reason(figures: Measured, labels: int) -> str:
-    """Return why the canary is started: what was measured."""
-    own, other = figures.own, figures.other
-    return (
-        f"own classifier, fitted to {labels} labels: APGR {own.apgr} against {other.apgr} on {figures.labels} held-out "
-        f"labels of {figures.conversations} later conversations, higher by {figures.apgr_gain}"
-    )
 
 
 @contextlib.contextmanager
