@@ -159,7 +159,7 @@ class QuotaAdmission:
         await self.leases.aclose()
 
     def owed(self, request: RequestContext, tier: str) -> int:
-        """Return the completion tokens that a call is charged whose answer is never known."""
+        """Return the completion tokens that a call of this tier is charged if its answer is never known."""
         return self.expected.owed(request, tier)
 
     def learner(self, request: RequestContext, tiers: Sequence[str]) -> Callable[[Ledger], None]:
@@ -285,7 +285,7 @@ class Holding:
         return shown[0].lower() + shown[1:]
 
     async def look(self, *, anew: bool = False) -> None:
-        """Find out how its budgets stand, unless that is known; see `QuotaLeases.look`."""
+        """Ask the store how the request's budgets stand, unless this worker knows; see `QuotaLeases.look`."""
         await self._admission.leases.look(self.money, anew=anew)
 
     async def before_routing(self, request: RequestContext) -> None:
@@ -294,7 +294,7 @@ class Holding:
             await turn(request, self, self._admission.waiting)
 
     def is_tight(self, policy: Policy) -> bool:
-        """Return whether so much of its tightest budget is spent, as far as this worker knows, that it steers."""
+        """Return whether the tightest budget is spent, as far as this worker knows, to where the policy steers."""
         return bool(self.money) and self._admission.leases.tightest(self.money)[0] >= policy.steer_from
 
     def reserve_now(self, request: RequestContext, tiers: Sequence[str]) -> bool:

@@ -157,7 +157,7 @@ class ComparedAnswer(NamedTuple):
     calls: Sequence[tuple[str, str]] = ()
 
     def so_far(self) -> ComparedAnswer | None:
-        """Return the beginning of an answer without its last word, which may go on; None if nothing is left."""
+        """Return the answer without its last word, which may be incomplete; None if nothing is left."""
         if not self.calls:
             text = _whole_words(self.text)
             return ComparedAnswer(text) if text else None

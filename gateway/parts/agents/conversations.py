@@ -134,7 +134,11 @@ class KnownConversation:
         self.drafts[tier] = drafts + 1, failed + rejected
 
     def ended(self, now_s: float, asked: str, tokens_in: int, tokens_out: int, estimate: int) -> None:
-        """Note a turn that calls answered; `asked` is the weakest tier that was enough, '' if that is not known."""
+        """Note a turn that was answered by calls.
+
+        `asked` is the weakest tier that would have been enough, '' if that is not known; `estimate` is the gateway's
+        own count of `tokens_in`.
+        """
         self.first_s = self.first_s or now_s
         self.turns += 1
         self.tokens_in, self.estimate = tokens_in, estimate
@@ -203,7 +207,7 @@ class ReadingSpeed:
         self._sums = [before * _KEEPS + gain for before, gain in zip(self._sums, added, strict=True)]
 
     def more_s(self, cold: int) -> float:
-        """Return the seconds that so many cold tokens take more than those of the usual call; 0 if not known."""
+        """Return the seconds that a prompt with `cold` uncached tokens takes beyond the usual call; 0 if unknown."""
         n, x, y, xx, xy = self._sums
         spread = n * xx - x * x
         if n < _FEWEST or spread <= 1e-9 * n * xx:
@@ -311,7 +315,7 @@ class ConversationMemory:
                     turns.put(text, read)
 
     def rated(self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector) -> Features:
-        """Return the features with how hard the turns before are, as far as they are read."""
+        """Return the features with how hard earlier turns make this one, as far as their vectors are known."""
         return features._replace(before=self._turns.hardest(policy, model, vector, features.earlier))
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:

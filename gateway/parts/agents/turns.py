@@ -111,11 +111,11 @@ class TurnMemory:
             turn.vector = vector.copy()  # it may be a row of a batch, which would be kept with it
 
     def unread(self, earlier: Sequence[str]) -> list[str]:
-        """Return the texts of those earlier turns that count whose vectors are not known. The latest comes first."""
+        """Return the texts of the earlier turns that count and have no vector yet, the latest first."""
         return [text for text, turn in self._counting(earlier) if turn.vector is None]
 
     def hardest(self, policy: Policy, model: DifficultyModel, vector: Vector, earlier: Sequence[str]) -> float | None:
-        """Return how hard the earlier turns make the one with this vector, 0..1; None if one is not read."""
+        """Return how hard the earlier turns make the one with this vector, 0..1; None if one has no vector yet."""
         hardest, weight = 0.0, 1.0
         for text, turn in self._counting(earlier):
             weight *= DECAY

@@ -218,7 +218,7 @@ def p_yes(completion: Mapping[str, Any]) -> float | None:
 
 
 def judge_body(messages: Sequence[Mapping[str, Any]], evidence: Evidence, *, alone: bool) -> dict[str, Any]:
-    """Return what a backend is asked of a draft of an answer; `alone`: of a kind that does nothing but judge."""
+    """Return the request that asks a backend to judge a draft; `alone`: the backend does nothing but judge."""
     data: dict[str, Any] = {"conversation": conversation_shown(messages), "draft": evidence.text[:READ_CHARS]}
     if evidence.tool_names:
         called = zip(evidence.tool_names, evidence.tool_arguments, strict=True)
@@ -234,7 +234,7 @@ def judge_body(messages: Sequence[Mapping[str, Any]], evidence: Evidence, *, alo
 
 
 class Verifiers:
-    """What the drafts of one worker can be verified by: a `gateway.cascade.protocols.AnswerVerifier`."""
+    """Verifies the drafts of one worker: a `gateway.cascade.protocols.AnswerVerifier`."""
 
     def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
         """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""
@@ -243,7 +243,7 @@ class Verifiers:
         self._scorer = scorer
 
     def takes_s(self, policy: Policy, endpoint: Endpoint) -> float:
-        """Return the seconds that the first verifier takes which a draft of this endpoint needs; 0 for none."""
+        """Return the seconds that verifying a draft of this endpoint takes; 0 where no verifier is needed."""
         if endpoint.config.logprobs and policy.escalate.verify[0] == "logprobs":
             return 0.0
         return next((takes_s for _, takes_s in self._there(policy, endpoint)), 0.0)
@@ -268,7 +268,7 @@ class Verifiers:
         return Samples(request, endpoint, rule, limit_s, self._cosine, owes)
 
     async def verify(self, evidence: Evidence, draft: HeldDraft, endpoint: Endpoint) -> Evidence:
-        """Return the evidence with what the first verifier that can tell says; note who was skipped, and why."""
+        """Return the evidence with the score of the first verifier that has one; note which were skipped, and why."""
         policy, machine, attributes = draft.request.policy, draft.machine, draft.hop.attributes
         began, skipped = time.monotonic(), []
         for by, takes_s in self._there(policy, endpoint):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Clients:
-    """What one worker has for clients of these APIs: as `gateway.steps.ClientApi`, but for the endpoints."""
+    """The stores, counters and connections of one worker that its endpoints for these APIs share."""
 
     name = "other APIs"
 

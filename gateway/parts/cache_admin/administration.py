@@ -91,7 +91,7 @@ class ScopeStats:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry and its place. `key` is its key in the store, `copies` are digests of other keys with its answer."""
+    """A stored entry with its scope. `key` is its key in the store, `copies` are digests of other keys to it."""
 
     scope: Scope
     key: str

@@ -74,7 +74,7 @@ def _log_choose(of: int, some: int) -> float:
 
 
 def differing(tested: Mapping[Key, float]) -> set[Key]:
-    """Return those that differ, by Holm's method: the chance that any of them differs by chance is at most 5%."""
+    """Return the keys whose p value shows a difference, by Holm's method: at most 5% that any of them is chance."""
     ordered = sorted(tested.items(), key=lambda pair: pair[1])
     differ = set()
     for number, (key, p) in enumerate(ordered):

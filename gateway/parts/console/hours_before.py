@@ -179,7 +179,7 @@ def gone(
     from_ms: int,
     span_ms: int,
 ) -> Iterator[Need]:
-    """Yield that a surface has lost its traffic, by the rate of the hours before and of the span's first part."""
+    """Yield a warning if a surface has lost its traffic, by its rate in the hours before and early in the span."""
     if earlier is None or earlier["slots"] < _STEADY_SLOTS:
         return
     width_s = span_ms / BUCKETS / 1000

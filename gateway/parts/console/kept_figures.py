@@ -32,7 +32,7 @@ def patience_for(request: Request) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Made(Generic[T]):
-    """Figures, when they were made (Unix seconds), and how long that took in milliseconds."""
+    """A value with the Unix time, in seconds, at which it was computed, and how long that took in milliseconds."""
 
     value: T
     at: float

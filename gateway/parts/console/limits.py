@@ -58,7 +58,7 @@ class SurfaceLimit:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it is missed or kept, or too few requests were held against it to say."""
+        """`missed`, `kept`, or `few` if the limit applied to too few requests to say."""
         if not self.kept and _chance_of_so_many(self.missed, self.held, self.may_miss) < _CHANCE:
             return "missed"
         return "kept" if self.kept and self.held * self.may_miss >= 1 else "few"

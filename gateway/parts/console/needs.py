@@ -28,7 +28,7 @@ _BEFORE_S: Final = 300.0
 def limits_held(
     misses: Sequence[Mapping[str, Any]], held: int, missed: int, policy: Policy | None
 ) -> list[SurfaceLimit]:
-    """Return goodput, and the limits that are of many requests: those of each request are in goodput."""
+    """Return goodput, and the limits on many requests together; those on single requests are part of goodput."""
     limits = [SurfaceLimit(GOODPUT, None, held, missed, may_miss(GOODPUT))] if held else []
     limits_s = {} if policy is None else policy.slo.limits()
     sums: dict[str, dict[str, Any]] = {}

@@ -16,7 +16,7 @@ _HELD_MS: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class PolicyKey:
-    """A dotted key of a policy, such as `slo.deadline`, and in words what it was to the hop."""
+    """A dotted key of a policy, such as `slo.deadline`, that ruled a hop, and in words how."""
 
     key: str
     what: str

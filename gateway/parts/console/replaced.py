@@ -36,7 +36,7 @@ class AnswerSide:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """An answer that was judged, and the one that the client got in its place; `after` is None if it got none."""
+    """A judged answer that was rejected, and the one that the client got instead; `after` is None if it got none."""
 
     before: AnswerSide
     after: AnswerSide | None

@@ -139,7 +139,7 @@ class StandingReader:
         self._reading = asyncio.Lock()
 
     async def read(self) -> StoreStanding:
-        """Return what both say, at most two seconds old. Failures are told in `problem` and `silence`."""
+        """Return what store and gateway say, at most two seconds old; failures are in `problem` and `silence`."""
         async with self._reading:
             standing = self._known
             if time.time() - standing.at_s < (_AFTER_ERROR_S if standing.problem else _FRESH_S):
@@ -193,7 +193,7 @@ class StandingReader:
 
 
 def is_passing(since_s: float | None, cause: str = "") -> bool:
-    """Return whether what is out since then may be back in a moment; what a backend refuses or lacks is not."""
+    """Return whether a backend that is out since `since_s` may be back in a moment; not if it refuses us."""
     return cause not in REFUSALS and since_s is not None and time.time() - since_s < LASTS_S
 
 

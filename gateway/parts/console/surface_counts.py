@@ -93,7 +93,10 @@ WHERE coalesce(apart, 2) > 1 ORDER BY since_s
 
 
 def versions(slot: int) -> Summary:
-    """Since when a surface's requests met a policy version, and how many did; `live_s`: other than as a candidate."""
+    """Return the summary that tells since when each policy version of a surface got requests, and how many.
+
+    `live_s` leaves requests out that it got as a candidate.
+    """
     return slotted(
         "versions",
         slot,

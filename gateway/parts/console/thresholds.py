@@ -137,7 +137,7 @@ def against_record(policy: Policy, document: Document, recorded: RecordedRequest
 
 
 def with_earlier(edited: Sequence[Threshold], before: Sequence[Threshold]) -> list[Threshold]:
-    """Return the thresholds of an edit, each with the values in force, and what they say, where those are others."""
+    """Return the thresholds of an edited policy, with the values in force beside those that the edit changes."""
     earlier = dict(zip(_names(before), before, strict=True))
     found = []
     for name, threshold in zip(_names(edited), edited, strict=True):

@@ -53,7 +53,7 @@ def what_changes(ledger: Mapping[str, Any], timeline: Timeline, hedge: Hedge | N
 
 
 def tried_as(change: WhatChanges, numbers: Sequence[PolicyNumber]) -> tuple[str, str] | None:
-    """Return the name and the value by which What if tries a change; None where the policy has no such number."""
+    """Return the number's name and value by which the What if page tries a change; None if the policy lacks it."""
     number = next((number for number in numbers if number.name == change.key), None)
     if number is None or change.value is None:
         return None

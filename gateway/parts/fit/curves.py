@@ -128,7 +128,7 @@ def auroc(score: Floats, right: Floats) -> float:
 
 
 def aurocs(blocks: Blocks, right: Floats, weights: Floats) -> Floats:
-    """Return the same for each resample; `blocks` orders the scores of the labels `right` (items,)."""
+    """Return the AUROC of each resample; `blocks` orders the scores of the labels `right` (items,)."""
     positive, negative = blocks.total(weights * right), blocks.total(weights * (1 - right))
     below = negative.sum(axis=1, keepdims=True) - np.cumsum(negative, axis=1)
     pairs = positive.sum(axis=1) * negative.sum(axis=1)

@@ -72,7 +72,7 @@ def _figures(methods: Sequence[Method], probability: Floats, right: Floats) -> d
 
 
 def bounds(outcomes: Outcomes) -> tuple[Method, Method]:
-    """Return the random method, and the oracle, which ranks by the true gain of the large model."""
+    """Return the lower and the upper bound of methods: random order, and an oracle that ranks by the true gain."""
     gain = outcomes.large - outcomes.small
     return Method("random", np.zeros(len(gain))), Method("oracle", gain)
 

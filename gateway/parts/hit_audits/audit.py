@@ -168,12 +168,12 @@ class AuditedSurface:
         return batch
 
     def owe(self, sample: Sample) -> None:
-        """Record a sample without a label, so that its weight goes to the judge's next labels."""
+        """Add the weight of a sample that got no label to what the judge's next labels stand for."""
         above = sample.above
         self.owed[above] = min(self.owed[above] + sample.weight, _MOST_OWED * sample.weight)
 
     def paid(self, sample: Sample) -> float:
-        """Return the weight of a label by the judge: the sample's own, plus at most as much of the recorded weight."""
+        """Return the weight of a judge's label: the sample's own, and at most as much again of what is owed."""
         above = sample.above
         beside = min(self.owed[above], sample.weight)
         self.owed[above] -= beside
@@ -305,7 +305,7 @@ class Audits:
         return control.threshold if control.alike else control.threshold_for(owner, language)
 
     def in_force(self, surface: str, owner: str = "", language: str = "") -> SurfaceState | None:
-        """Return the state of the surface of this name for such a request; None before its first request."""
+        """Return a surface's state for requests of this owner and language; None before the surface's first request."""
         audited = self._surfaces.get(surface)
         return None if audited is None else audited.state_for(owner, language)
 

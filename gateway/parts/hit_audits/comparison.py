@@ -70,7 +70,7 @@ _JOINED_NO: Final = tuple(LISTS["joined_no"].split())
 
 
 class SampleJudge(Protocol):
-    """A model that compares two answers. The gateway implements it; the cache defines the interface."""
+    """A model that says whether two answers agree; `AuditJudge` implements it."""
 
     async def __call__(
         self, surface: str, rule: AuditJudgeRules, question: str, stored: str, fresh: str, owner: str

@@ -297,7 +297,7 @@ class Groups:
                 self._requests.pop(name, None)
 
     def held(self, labelled: Labelled) -> Flags:
-        """Return which labels are below their group's threshold, and are of candidates that are not served."""
+        """Return which labels are of candidates that are not served, as they score below their group's threshold."""
         lowest = np.where(labelled.codes > 0, self.others, -math.inf)
         for name, own in self.own.items():
             if own != self.others:

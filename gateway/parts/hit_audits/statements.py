@@ -220,7 +220,7 @@ def _numbers(text: str, english: bool) -> list[str]:
 
 
 def differ_in_one_place(one: str, other: str) -> bool:
-    """Return whether two statements begin and end with the same signs, but for one stretch."""
+    """Return whether two statements differ in one short stretch only, with the same signs before and after it."""
     before = _equal_from_the_start(one, other)
     after = _equal_from_the_start(one[before:][::-1], other[before:][::-1])
     return before + after >= _AROUND * max(len(one), len(other))

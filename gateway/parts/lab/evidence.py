@@ -89,7 +89,7 @@ class FirstTokens:
 
 @dataclass(frozen=True, slots=True)
 class KeptOut:
-    """Of how many requests a rule of `cache.never` kept how many out of the cache."""
+    """How many requests a rule of `cache.never` was asked about, and how many of them it kept out of the cache."""
 
     requests: int
     held: int
@@ -194,7 +194,7 @@ def _kept_out(
 
 
 def lint_against(policy: Rules, evidence: LintEvidence) -> list[Finding]:
-    """Return what does not fit the evidence; nothing where there is too little of it."""
+    """Return what in a policy does not fit what was recorded; nothing where too little was."""
     return [
         *_thresholds(policy, evidence),
         *_budgets(policy, evidence),

@@ -47,7 +47,7 @@ def _of_parts(policy: Policy) -> Iterator[Finding]:
 
 
 def doubts_about(policy: Rules, deployment: Deployment) -> list[Finding]:
-    """Return (key path, warning) for each part of the policy that this deployment cannot carry out."""
+    """Return (key path, warning) for all in the policy that this deployment cannot carry out."""
     return [
         *_of_traffic(policy, deployment),
         *_of_kinds(policy, deployment),

@@ -142,7 +142,7 @@ def decode_label(blob: bytes) -> dict[str, Any] | None:
 
 
 def of_served(fields: Mapping[str, Any]) -> float:
-    """Return how adequate a decoded label says that the answer is that the client got."""
+    """Return how adequate a decoded label says that the served answer was, 0..1."""
     served = fields["small"] if fields["small"]["served"] else fields["strong"]
     return float(served["adequate"])
 

@@ -91,7 +91,7 @@ class Opinions:
 
     @staticmethod
     def common_word(parts: Sequence[Opinions]) -> Word | None:
-        """Return in whose word these can be compared; None where neither people nor judge speak of all of them."""
+        """Return in whose ratings these parts can be compared; None if neither people nor the judge rated all."""
         people = all((~np.isnan(part.people)).any() for part in parts)
         judge = all((~np.isnan(part.judge)).any() for part in parts)
         if not parts or not (people or judge):
@@ -101,7 +101,7 @@ class Opinions:
 
     @staticmethod
     def in_one_word(parts: Sequence[Opinions]) -> tuple[Word, list[Quality]] | None:
-        """Return the quality of each part in their common word; None if there is none."""
+        """Return whose ratings all parts have (`common_word`), and each part's quality by them; None if nobody's."""
         word = Opinions.common_word(parts)
         return None if word is None else (word, [part.estimate(word) for part in parts])
 

@@ -30,7 +30,7 @@ class ArmOpinions:
         self._arrays: Opinions | None = None
 
     def say(self, key: Key, unit: str, *, people: float = np.nan, judge: float = np.nan) -> None:
-        """Note what is said of the answer to a request of this unit, 0 to 1; NaN is no word."""
+        """Note a rating, 0 to 1, of the answer to a request of this sticky unit; NaN stands for no rating."""
         number = self._units.setdefault(unit, len(self._units))
         _, by_people, by_judge = self._said.pop(key, (number, np.nan, np.nan))
         self._said[key] = (

@@ -223,7 +223,10 @@ def _border(refuted: float, open_: float, is_refuted: Callable[[float], bool]) -
 
 
 def split_capital(candidate: Number, control: Number, share: float) -> Number:
-    """Return the logarithm of the capital of bets against: each unit is the candidate's with probability `share`."""
+    """Return the log of the capital that bets win against the claim that arms are drawn with this `share`.
+
+    The claim: each unit is the candidate's with probability `share`. The arguments are the units of either arm.
+    """
     weight = 20.0 / min(share, 1 - share)
     a, b = weight * share, weight * (1 - share)
     likelihood = _log_beta(a + candidate, b + control) - _log_beta(a, b)

@@ -190,7 +190,7 @@ _OVERLAP: Final = 256
 
 
 class Units:
-    """Count the units of one request while its body passes."""
+    """Count what a request to a service is charged by, such as images, while its body passes."""
 
     def __init__(self, endpoint: str, path: str, headers: Mapping[bytes, bytes]) -> None:
         """`endpoint` is the policy's, `headers` are the client's."""
@@ -220,7 +220,7 @@ class Units:
         return body
 
     def count(self) -> int:
-        """Return the units, once the body has passed."""
+        """Return the units that were counted, once the body has passed."""
         if self._images:
             return max(1, self._n)
         return max(1, -(-self._size // _MIB)) if self._audio else 1

@@ -142,7 +142,7 @@ class OwnerBudgets:
         return found
 
     async def reset(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:
-        """Have so much of an owner's budgets, or of the one of a kind of window, count as spent."""
+        """Have `usd` count as spent of an owner's budgets, or of that with the window `per` alone."""
         return [await self._adjust(standing, "reset", usd, why) for standing in await self.of(owner, per)]
 
     async def top_up(self, owner: Owned, usd: float, per: Per | None, why: Why) -> list[BudgetStanding]:

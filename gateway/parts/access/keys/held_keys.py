@@ -53,7 +53,7 @@ class HeldKeys:
         return len(self._callers)
 
     def get(self, digest: bytes) -> HeldKey | None:
-        """Return what is known of a key; None for nothing. For a caller and a refusal the same is done."""
+        """Return what is known of a key, its caller or its refusal; None for nothing. Either takes the same work."""
         table = self._refused if digest in self._refused else self._callers
         held = table.get(digest)
         if held is None:

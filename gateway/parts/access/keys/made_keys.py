@@ -62,7 +62,7 @@ async def change_key(registry: KeyRegistry, person: Person, before: KeyRecord, a
 
 
 def check_key(key: KeyRecord) -> None:
-    """Raise KeysRefused for a key whose team or tenant has no name that one could have, or whose end no date."""
+    """Raise KeysRefused if the name of the key's team or tenant is not valid, or its end is no date."""
     check_name("team", key.team)
     check_name("tenant", key.tenant or "?")
     if not 0 <= (key.expires or 0) <= LATEST:
@@ -70,7 +70,7 @@ def check_key(key: KeyRecord) -> None:
 
 
 def check_owner(kind: str, name: str) -> None:
-    """Raise KeysRefused for a text that names no team or tenant with terms: a team may be one of a tenant's."""
+    """Raise KeysRefused unless this is a valid name of a team, also `TENANT/TEAM`, or of a tenant."""
     tenant, slash, team = name.rpartition("/")
     if slash and (kind != "team" or not tenant or tenant == DEFAULT_TENANT):
         raise KeysRefused(f"{name!r} is no team; write TENANT/TEAM, and only TEAM for one of tenant {DEFAULT_TENANT!r}")

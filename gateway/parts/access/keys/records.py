@@ -65,7 +65,7 @@ def secret_of(environ: Mapping[str, str] = os.environ) -> bytes:
 
 
 def hashed_by(secret: bytes) -> str:
-    """Return what tells whether two hash keys by the same secret, and nothing else of it."""
+    """Return a mark of the secret that keys are hashed by: equal for equal secrets, and telling nothing else."""
     return hmac.digest(secret, b"which secret", "sha256").hex()[:16]
 
 

@@ -57,7 +57,10 @@ class Login:
         self.secure = config.url.startswith("https://")
 
     async def begin(self, to: str) -> tuple[str, str]:
-        """Return where a browser is sent that wants to see `to`, and its cookie. Raises LoginFailed."""
+        """Return the provider's URL to which a browser that wants to see `to` is sent, and the cookie of the try.
+
+        Raises LoginFailed.
+        """
         from gateway.parts.access.keys.issuer import IssuerUnavailable
 
         try:
@@ -76,7 +79,10 @@ class Login:
         return f"{endpoint}{'&' if '?' in endpoint else '?'}{urlencode(asked)}", f"{text}.{self._mark(text)}"
 
     async def finish(self, cookie: str, came: Mapping[str, str]) -> tuple[Person, str]:
-        """Return who signed in and what they wanted to see, by what the provider sent. Raises LoginFailed."""
+        """Return the person who signed in, and the page that they wanted, from the cookie and the provider's answer.
+
+        Raises LoginFailed.
+        """
         text, _, mark = cookie.rpartition(".")
         known = hmac.compare_digest(mark.encode("utf-8", "replace"), self._mark(text).encode())
         login = LoginTry(*orjson.loads(base64.urlsafe_b64decode(text + "=="))) if known else None

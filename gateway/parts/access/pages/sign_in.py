@@ -78,7 +78,7 @@ class SignIn:
         return RedirectResponse(f"/sign-in?to={quote(address, safe='/')}", 303)
 
     def may_not(self, request: Request, does: str) -> str:
-        """Return what to tell who may not do an action with any subject; '' where they may."""
+        """Return why the person who asks may not do this action with any subject; '' if they may."""
         person: Person = request.state.person
         return "" if person.may_some(does) else _NEEDS_ROLE.format(ACTIONS[does].what.lower())
 

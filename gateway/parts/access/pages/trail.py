@@ -35,7 +35,7 @@ class TrailView:
         self._trail = AuditTrail(store)
 
     def asked(self, query: Mapping[str, str]) -> dict[str, Any]:
-        """Return what a page shows of the filters of an address, and no entries yet. Raises BadTrailQuery."""
+        """Return the page's data for the filters in its URL, without entries yet. Raises BadTrailQuery."""
         filters = {name: query.get(name, "") for name in _FILTERS}
         if not re.fullmatch(CURSOR, query.get("before", "")):
             raise BadTrailQuery("`before` is an entry's place, as the link Older has it.")

@@ -100,7 +100,7 @@ class AlertOutbox:
         return bool(await self._run(f"{MARK}{state.account.name}", b"raise", *words))
 
     async def take(self) -> tuple[str, bytes, int] | None:
-        """Return one that is due, and how often it was taken with this time; nobody else gets it for a while."""
+        """Return an alert that is due: its name, its text, how often it was taken. Nobody else gets it for a while."""
         now = self._clock()
         if self._local is not None:
             for alert, state in self._local.items():

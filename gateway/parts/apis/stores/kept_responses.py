@@ -229,7 +229,10 @@ class KeptResponses(BatchTask[str | Release]):
 
     @contextlib.contextmanager
     def answering(self) -> Iterator[None]:
-        """Raise the error of a store that does not answer, or that there is not, for what is asked of it inside."""
+        """Turn StoreUnavailable, raised within the block, into the error for the client.
+
+        Raises Overloaded if the store does not answer, InvalidRequest if there is none.
+        """
         try:
             yield
         except StoreUnavailable as down:
@@ -244,7 +247,7 @@ class KeptResponses(BatchTask[str | Release]):
     async def keep_now(
         self, tenant: str, response: Json, given: Sequence[Json], ttl_s: float, *beside: Operation
     ) -> None:
-        """Keep a response, and do what is to be done `beside` it; it is in the store on return. Raises ApiError."""
+        """Keep a response, with the operations `beside` it in the same write, before returning. Raises ApiError."""
         value = orjson.dumps([tenant, response, list(given), []])
         if len(value) > _LARGEST:
             raise _too_long(f"{len(value)} bytes; at most {_LARGEST} are kept")
@@ -389,7 +392,7 @@ class KeptResponses(BatchTask[str | Release]):
         return f"{_prefix(self._digest(tenant))}{ENTRY}{self._digest(tenant, response_id)}"
 
     def lease_of(self, tenant: str, kept_id: str) -> str:
-        """Return the key of the lease that goes with something kept, in the slot of its own key."""
+        """Return the key of the lease for whatever is kept under this id, in the cluster slot of its own key."""
         return f"{self.key_of(tenant, kept_id)}:lease"
 
     @staticmethod

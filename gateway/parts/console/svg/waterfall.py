@@ -147,7 +147,7 @@ def _height(part: float) -> float:
 
 
 def ghost(timeline: Timeline, road: Ghost) -> Markup:
-    """Draw a road not taken: dashed, up to what was expected at the median, with a whisker to the 95th percentile."""
+    """Draw what would have taken how long: a dashed bar to the median, with a whisker to the 95th percentile."""
     left, right = timeline.x(road.start_ms), timeline.x(road.start_ms + road.duration_ms)
     y = (_ROW - _BAR) / 2
     shape = tag(

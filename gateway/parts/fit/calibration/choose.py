@@ -128,7 +128,7 @@ def choose_setting(cases: Cases, target: Target, delta: float) -> Setting | None
 
 
 def shares(cases: Cases, delta: float) -> Iterator[tuple[float | None, float]]:
-    """Yield each start threshold with its part of delta, that of most requests first."""
+    """Yield each start threshold with the part of `delta` that is spent on it, that of most requests first."""
     first, *others = cases.starts
     yield first, delta * _LOWEST_START if others else delta
     for start in others:

@@ -71,7 +71,10 @@ class JudgedRows:
         return cls(rows, part, out)
 
     def missing(self, limit: int | None, of: Collection[str]) -> list[AnswerToJudge]:
-        """Return the answers without a word: of `limit` random prompts of each data set, of these models; of all."""
+        """Return the answers that the judge has not judged yet, of the models in `of`, or of all if it is empty.
+
+        They are those of `limit` random prompts of each data set; None takes all prompts.
+        """
         by_set: dict[str, list[int]] = {}
         for at, row in enumerate(self._rows):
             by_set.setdefault(str(row.get("dataset", "")), []).append(at)

@@ -116,7 +116,7 @@ class Heads:
 
 
 def step_to(mean: float, tier: int, logits: Floats) -> float:
-    """Return what moves a tier's mean P(right) to `mean` if added to its logits (texts, groups, tiers + 1)."""
+    """Return the step that, added to a tier's logits (texts, groups, tiers + 1), makes its mean P(right) `mean`."""
     is_tier = np.arange(logits.shape[-1]) == tier
     return _rising_to(mean, lambda step: float(mix(logits + step * is_tier)[:, tier].mean()))
 

@@ -147,7 +147,10 @@ class _Inputs:
 
     @classmethod
     def of(cls, table: TrainingTable, rows: NDArray[np.intp], rarity: Floats) -> _Inputs:
-        """Counts of the request around the text have no say: a sum stays one in the middle of a conversation."""
+        """Return the inputs of these rows. Counts of the request around the text are left out.
+
+        So a sum stays a maths problem in the middle of a conversation.
+        """
         counts = table.counts[rows]
         spread = counts.std(axis=0)
         of_text = (np.arange(counts.shape[1]) < SHAPE) | (np.arange(counts.shape[1]) >= STYLE)

@@ -37,7 +37,10 @@ def length_kind(tokens: NDArray[np.int64]) -> list[str]:
 
 
 def left_out(part: ScorerPart, seed: int) -> dict[str, dict[str, Any]]:
-    """Return by kind of answers left out what `scorer_ranks` says of them, and the AUROC's gain over the raw one."""
+    """Measure scorers on kinds of answers that were left out of their fit.
+
+    Return, by kind, what `scorer_ranks` measures, and the gain in AUROC over the raw value (`minus_raw`).
+    """
     measured = {}
     for name, out in _kinds(part):
         held = part.take(np.flatnonzero(out))

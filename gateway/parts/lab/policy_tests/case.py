@@ -80,7 +80,7 @@ class CaseOutcome:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request in a form that policies decide on: `stored` and `around` belong to its world."""
+    """One request in a form that policies decide on, with the stored answers and the surroundings of its world."""
 
     features: Features
     body: Mapping[str, Any]

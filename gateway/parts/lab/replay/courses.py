@@ -66,11 +66,14 @@ class Courses:
                 self._number(_ReplayedCourse(number, stream))
 
     def begin(self, numbers: Ints, stream: Bools) -> Ints:
-        """Return the courses of requests that nothing has been called for, by the numbers of their verdicts."""
+        """Return, by its number, the course of each request before its first call, from its verdict's number."""
         return np.asarray(numbers * 2 + stream)
 
     def after(self, courses: Ints, ends: Ints, in_time: Bools) -> Ints:
-        """Return the courses after their attempts ended so, `in_time` for the tier above or not."""
+        """Return the courses of requests after an attempt of each ended as `ends` says.
+
+        `in_time` says whether the tier above could still answer in time.
+        """
         ways = ends * 2 + in_time
         followed: Ints = self._next[courses, ways]
         new = followed < 0

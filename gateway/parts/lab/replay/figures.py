@@ -93,7 +93,7 @@ class Results:
 
 
 class Tally:
-    """Sum up many results that differ in a few requests only: `fixed` are those that are always the same."""
+    """Compute the figures of many results that share all but a few requests; `fixed` are the shared ones."""
 
     def __init__(self, fixed: Results, words: Sequence[str], slo: Slo) -> None:
         """Sum up the fixed ones; `words` are the paths by their number."""
@@ -149,7 +149,7 @@ def _first_tokens(results: Results) -> Floats:
 
 
 def is_hit(path: str) -> bool:
-    """Return whether a path's answers came from the cache or from a request under way."""
+    """Return whether a path is one of hits: the answer came from the cache, or from an equal request under way."""
     return path.startswith(("cache-", "coalesced"))
 
 

@@ -275,7 +275,7 @@ class ResponsesClient:
         return error.body()
 
     def at(self, status: str) -> Json:
-        """Return the Response object of a response without output, `queued` or `in_progress`."""
+        """Return the Response object at a status before any output: `queued` or `in_progress`."""
         return self._begun().of(status)
 
     def cancel(self) -> None:

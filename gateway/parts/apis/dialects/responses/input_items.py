@@ -284,7 +284,7 @@ def placed_before(call_id: str, encrypted: str) -> str:
 
 
 def opened(text: str) -> tuple[str | None, str]:
-    """Return the id of the call after encrypted reasoning, None before a message, and the reasoning, without seal."""
+    """Split unsealed reasoning into the id of the call that it stands before, None for a message, and the reasoning."""
     before, found, encrypted = text.partition("\n")
     return (before, encrypted) if found else (None, text)
 

@@ -131,7 +131,7 @@ def wrong_type(param: str, expected: str) -> InvalidRequest:
 
 
 def typed(value: Any, kind: type, param: str, expected: str) -> None:
-    """Raise InvalidRequest if a field is not of this very type; `expected` says what it should be."""
+    """Raise InvalidRequest if a field's value is not of exactly this type; `expected` names the type to the client."""
     if type(value) is not kind:
         raise wrong_type(param, expected)
 

@@ -203,7 +203,7 @@ class ResponseHead:
 
 
 def outcome_of(finish_reason: Any) -> tuple[str, str | None]:
-    """Return the status of a response that ended so, and why it is incomplete, if it is."""
+    """Return the status of a response whose answer has this finish reason, and why it is incomplete, if it is."""
     if finish_reason == "length":
         return "incomplete", "max_output_tokens"
     if finish_reason == "content_filter":
