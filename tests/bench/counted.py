@@ -79,7 +79,10 @@ _LIMITS: Final = {
     ("gateway.parts.early_heads.part", "_AFTER_S"): _FAR_S,
     ("gateway.request.load_shedding", "MOST_LAG_S"): _FAR_S,
     ("cache.index", "_BLOCK_MS"): 1000 * _FAR_S,  # its reader returns when there are records, and not before
-    ("routing.load.limits", "_BASELINE_S"): 0.0,  # a backend's usual latency is known from its thirtieth call on
+    (
+        "gateway.parts.adaptive.part",
+        "_BASELINE_S",
+    ): 0.0,  # usual latencies are known from the thirtieth call on
 }
 """What they are set to, in their units; the time limits of the store become `_SLACK` times as long."""
 _SLACK: Final = 50.0
