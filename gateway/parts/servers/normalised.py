@@ -30,11 +30,8 @@ from typing import Any, Final
 
 import orjson
 
-from gateway.backends.base import Completion
 from gateway.backends.http_backend import AnswerFailed
 from gateway.chat.completions import new_completion_id
-from gateway.chat.usage import usage_of
-from gateway.parts.servers.usage_words import standardise
 
 STOPPED_BY: Final = "stop_reason"
 """Member of a choice that names the stop sequence that ended it, as vLLM has it."""
@@ -441,17 +438,3 @@ def _thought_in(parts: Any) -> str:
         return parts
     listed = parts if isinstance(parts, list) else ()
     return "".join(str(part.get("text") or "") for part in listed if isinstance(part, dict))
-
-
-def translated_completion(value: dict[str, Any], model: str) -> Completion:
-    """Return the completion for one that was translated from another dialect, with missing members filled in.
-
-    Impossible token counts are dropped, because clients add them up.
-    """
-    normalise(value, model)
-    standardise(value)
-    usage = usage_of(value)
-    sound = value.get("usage") is None or (usage is not None and not usage.incomplete)
-    if usage is None and not sound:
-        value["usage"] = None
-    return Completion(orjson.dumps(value), value, sound, (), usage)

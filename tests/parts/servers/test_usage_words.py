@@ -11,7 +11,7 @@ from gateway.parts.apis.dialects.messages.backend_replies import chat_usage
 from gateway.parts.apis.dialects.messages.writer import messages_usage
 from gateway.parts.apis.dialects.responses.items import usage_object
 from gateway.parts.apis.dialects.responses.reply import usage_in as usage_of_response
-from gateway.parts.servers.usage_words import standardise
+from gateway.parts.servers.chat_forms import standardise
 
 
 def counts(tokens_in: int | None, tokens_out: int | None, total: int | None = None, **more: Any) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from gateway.chat.usage import BEGUN, CACHE_WRITES, COST_WORDS, count_in
 from gateway.dialects.native import NATIVE
 from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.parts.apis.dialects.messages.turns import seal
+from gateway.parts.servers.chat_forms import standardise
 from gateway.parts.servers.normalised import STOPPED_BY, finish_reason_of, json_text, new_call_id
-from gateway.parts.servers.usage_words import standardise
 
 TEXT_CHARS: Final = "x_tierline_chars"
 FORMAT: Final = "anthropic-claude-v1"

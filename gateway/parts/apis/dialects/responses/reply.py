@@ -21,8 +21,8 @@ from gateway.dialects.reasoning import DETAILS, Maker
 from gateway.parts.apis.dialects.responses.backend import ResponsesRequest
 from gateway.parts.apis.dialects.responses.input_items import ENCRYPTED_ITEMS, placed_before
 from gateway.parts.apis.dialects.responses.items import FORMAT, readable_details
+from gateway.parts.servers.chat_forms import standardise
 from gateway.parts.servers.normalised import STOPPED_BY, json_text, new_call_id
-from gateway.parts.servers.usage_words import standardise
 
 PARAGRAPH: Final = "\n\n"
 _CHAT_WORDS: Final[Mapping[Any, str]] = {

@@ -29,6 +29,7 @@ from gateway.parts.apis.dialects.messages.backend import VERSION, messages_reque
 from gateway.parts.apis.dialects.messages.backend_replies import MessageChunks, completion_of
 from gateway.parts.apis.dialects.messages.markers import SystemTexts, add_markers
 from gateway.parts.apis.dialects.messages.models import facts_of_model
+from gateway.parts.servers.chat_forms import translated_completion
 from gateway.parts.servers.custom_tools import (
     CustomCalls,
     ToolNames,
@@ -37,7 +38,6 @@ from gateway.parts.servers.custom_tools import (
     restore_names,
     with_names,
 )
-from gateway.parts.servers.normalised import translated_completion
 
 _MOST_HEADERS: Final = 64
 _NO_NAMES: Final[ToolNames] = {}

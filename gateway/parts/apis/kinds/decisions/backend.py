@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from gateway.backends.base import BackendRequest, BadStatus, Completion, InvalidReply, Response
 from gateway.backends.http_backend import HttpBackend, Prepared, SseReply, json_object
-from gateway.parts.servers.normalised import translated_completion
+from gateway.parts.servers.chat_forms import translated_completion
 
 _LEAST: Final = 1e-9
 

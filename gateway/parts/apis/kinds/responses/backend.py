@@ -40,9 +40,8 @@ from gateway.parts.apis.dialects.responses.input_items import Unsupported
 from gateway.parts.apis.dialects.responses.reading import ENCRYPTED
 from gateway.parts.apis.dialects.responses.reply import NotAResponse, ReplyFailed, chat_answer
 from gateway.parts.apis.kinds.responses.one_instruction import with_one_instruction
-from gateway.parts.servers.chat_forms import names_of_systems, with_one_system
+from gateway.parts.servers.chat_forms import names_of_systems, translated_completion, with_one_system
 from gateway.parts.servers.custom_tools import ToolNames, restore_names, with_names
-from gateway.parts.servers.normalised import translated_completion
 
 log = logging.getLogger("tierline.backends")
 
