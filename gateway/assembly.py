@@ -26,7 +26,7 @@ from gateway.cascade.router import Classifiers, Router
 from gateway.cascade.runner import CascadeRunner
 from gateway.config.addresses import open_store
 from gateway.config.backends import BackendConfig
-from gateway.config.policy_reload import Policies, PolicyReloader
+from gateway.config.policy_reload import Policies
 from gateway.config.schema import Deployment
 from gateway.config.sections import asked_quotas
 from gateway.encoders import load_embedder
@@ -60,6 +60,7 @@ from gateway.seams import (
     meter,
     read_other_languages,
     spans,
+    watched,
 )
 from gateway.steps import Core, LoadedModels, Steps
 from gateway.telemetry.sink import Telemetry
@@ -149,7 +150,7 @@ def _policies(core: Core, source: PolicySource) -> Policies:
         log.warning("policies: %s", note)
 
     if core.deployment.policies.source == "files":
-        return PolicyReloader(source, source.load(), reloaded, refused)
+        return watched(source, reloaded, refused)
     return follow(core, source, reloaded, refused, noted)
 
 

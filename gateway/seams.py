@@ -420,6 +420,19 @@ def reasons_of(hop: Mapping[str, Any], *, clause: bool = True) -> list[str]:
 # Policies and records.
 
 
+@one("reload")
+def watched(
+    source: PolicySource, reloaded: Callable[[PolicySet], None], refused: Callable[[ConfigError], None]
+) -> Policies:
+    """Return what follows the files of policies; without, they are read once. Raises ConfigError.
+
+    The callbacks are as `follow` has them.
+    """
+    from gateway.config.policy_reload import FilePolicies
+
+    return FilePolicies(source)
+
+
 @one("policies")
 def follow(
     core: Core,
@@ -433,9 +446,7 @@ def follow(
     The callbacks are called on the event loop: with each set that comes into force and when a failure is corrected,
     with each new failure, and with what an operator should know, once each.
     """
-    from gateway.config.policy_reload import PolicyReloader
-
-    return PolicyReloader(source, source.load(), reloaded, refused)
+    return watched(source, reloaded, refused)
 
 
 @one("policies")

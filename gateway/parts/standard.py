@@ -209,6 +209,7 @@ PARTS: Final = (
     StandardPart(
         "measures", "figures of quality", (), provides=("public_routers", "feedback", "figures"), paths=("feedback",)
     ),
+    StandardPart("reload", "policy files that change", (), provides=("reload",)),
     StandardPart("records", "records in the store", (), provides=("records",)),
     StandardPart("routes", "models and cold routes", (), provides=("routes",), paths=("models", "feedback")),
     StandardPart(

@@ -205,9 +205,9 @@ def _serve_fast(arguments: list[str]) -> int:
     """Run the gateway, looking at the files every 10 ms."""
     import gateway.assembly
     from gateway.cli.main import main as tierline
-    from gateway.config.policy_reload import PolicyReloader
+    from gateway.parts.reload.part import PolicyReloader
 
-    gateway.assembly.PolicyReloader = partial(PolicyReloader, interval_s=_FAST_S)  # type: ignore[misc,assignment]
+    gateway.assembly.watched = partial(PolicyReloader, interval_s=_FAST_S)  # type: ignore[misc,assignment]
     return tierline(arguments)
 
 

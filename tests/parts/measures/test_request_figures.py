@@ -7,8 +7,8 @@ import pytest
 
 from gateway.accounting import Finalizer, HedgeBudgets, charge, replayed, settle
 from gateway.chat.usage import Price, Usage
-from gateway.config.policy_reload import PolicyReloader
 from gateway.parts.measures.request_figures import RequestFigures, answered
+from gateway.parts.reload.part import PolicyReloader
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
 from gateway.tiers import Tier

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.config.policy_reload import PolicyReloader
+from gateway.parts.reload.part import PolicyReloader
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL, assign
 from gateway.parts.rollout.policy import Sticky
 from gateway.parts.rollout.registry.follower import PolicyFollower

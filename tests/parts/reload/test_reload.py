@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.policy_reload import PolicyReloader
+from gateway.parts.reload.part import PolicyReloader
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, PolicySet, PolicySource, policy_files
 from policies.model import DeployedTier
@@ -32,7 +32,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         source = PolicySource(self.folder, (DeployedTier("local"), DeployedTier("hosted")))
-        self.watcher = PolicyReloader(source, source.load(), self.loaded.append, self.failed.append, self.interval_s)
+        self.watcher = PolicyReloader(source, self.loaded.append, self.failed.append, self.interval_s)
 
     @property
     def chat(self) -> Path:

@@ -1,0 +1,1 @@
+"""Reload policy files when they change, while requests continue."""
