@@ -34,7 +34,7 @@ LONGEST_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pending entry. `contested`: the stored one may be of a stronger tier, which then has priority."""
+    """An answer that is not in the store yet. `contested`: one of a stronger tier may be there, and has priority."""
 
     entry: CacheEntry
     contested: bool
@@ -216,5 +216,5 @@ class EntryReader:
 
 
 def unanswered(error: StoreUnavailable) -> Lookup:
-    """Return the result of a lookup that the store did not answer."""
+    """Return the lookup's result where the store could not be asked, with the error's reason."""
     return Lookup(_OUTCOMES.get(error.reason, "error"), reason=error.reason)

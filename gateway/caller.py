@@ -61,7 +61,10 @@ class Rights(Protocol):
         """Whether the caller is limited to some models."""
 
     def choose(self, policies: PolicySet, name: str, surface: str | None) -> Policy | None:
-        """Return the policy of a surface, or of a name where that is None; None for no policy. Raises Forbidden."""
+        """Return the policy that a request chooses: by the `surface` that it names, or else by the `name` in `model`.
+
+        None if there is no such policy. Raises Forbidden where the caller may not use it.
+        """
 
     def opens(self, policy: Policy, policies: PolicySet, ladder: ModelsByTier) -> bool:
         """Return whether the caller may use a surface, and at least one of the models that answer there."""

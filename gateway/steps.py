@@ -119,7 +119,7 @@ class KeyFiles(Protocol):
         """
 
     def watch_one(self, file: Path, rekey: Callable[[str | None], None]) -> Callable[[], Awaitable[None]] | None:
-        """Have `rekey` called with the one key of a file when that changes; returns what looks at it now."""
+        """Have `rekey` called with the one key in a file when it changes; return what looks at the file now."""
 
 
 class Authenticator(Protocol):
@@ -127,13 +127,16 @@ class Authenticator(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What is wrong with it, in words, for /readyz."""
+        """What is wrong with keys or identities, in words, for `/readyz`."""
 
     def known(self, headers: Mapping[bytes, bytes]) -> Caller | None:
         """Return the caller of a request; None if it has to be found. Raises Unauthorized."""
 
     async def find(self, headers: Mapping[bytes, bytes]) -> Caller:
-        """Return the caller of a request, known or not. Raises Unauthorized, and Overloaded in trouble."""
+        """Return the caller of a request, asking the store if need be.
+
+        Raises Unauthorized, and Overloaded where nobody can say whose the key is.
+        """
 
     async def is_operator(self, headers: Mapping[bytes, bytes]) -> bool:
         """Return whether the sender may read data on all tenants: /metrics and the details of /readyz."""
@@ -247,7 +250,7 @@ class StoreRoom(Protocol):
 
 
 class WorkerTask(Protocol):
-    """Something that runs from its start to its close."""
+    """A task of a part that runs in a worker beside requests, from `start` to `aclose`."""
 
     def start(self) -> None:
         """Start it; the event loop runs."""

@@ -277,7 +277,7 @@ def _build_simple(name: str, compare: Callable[[Any, Any], bool], constant: Any)
 
 
 def parts(rule: Expression) -> Iterator[tuple[Expression, int]]:
-    """Yield each comparison of the rule as a rule of its own, and where in the rule's source it begins."""
+    """Yield each comparison in the rule as a rule of its own, with its place in the rule's source."""
     if rule.tree is not None:
         for node in comparisons(rule.tree):
             yield Expression.parse(ast.unparse(node)), _start(node, rule.source)

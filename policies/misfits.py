@@ -35,7 +35,10 @@ def _missing(what: str, name: str, known_names: Collection[str]) -> str:
 
 
 def no_such(what: str, name: str, have: Collection[str], at: KeyPath, without: KeyPath, mend: str = "") -> Finding:
-    """Return the finding of a name that is not known: write a near one, or leave out `without`."""
+    """Return the finding that a `what` of this name does not exist, and its mend.
+
+    That is the most similar name of `have`; without one, to delete the key at `without`, or what `mend` says.
+    """
     near = get_close_matches(name, have, n=1)
     edit = Edit(at, near[0]) if near else Edit(without)
     return Finding(at, _missing(what, name, have), "T702", "" if near else mend, (edit,))

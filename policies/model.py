@@ -355,7 +355,7 @@ class Escalate(Section):
     max_attempts: Annotated[Whole, Field(ge=1, le=3)] = 3
 
     def eased(self, factor: float) -> Escalate:
-        """Return the rules with thresholds of confidence times that factor; 0 takes an answer of any confidence."""
+        """Return the rules with all thresholds of confidence multiplied by `factor`; 0 accepts any confidence."""
         calibrated, other = (self.when.threshold(calibrated=flag) * factor for flag in (True, False))
         return self.model_copy(
             update={"when": self.when.model_copy(update={"confidence_below": calibrated, "uncalibrated_below": other})}
@@ -466,7 +466,7 @@ class Rules(Extended):
         return self
 
     def tiers_with(self, deployed: Container[str]) -> tuple[str, ...]:
-        """Return the tiers without the optional ones that a deployment with these does not have."""
+        """Return the policy's tiers without those that are optional and not in `deployed`."""
         return tuple(name for name in self.tiers if name in deployed or name not in self.optional_tiers)
 
     def _unreachable(self) -> list[Finding]:
@@ -610,7 +610,7 @@ class Policy(Rules):
 
     @cached_property
     def sets_fields(self) -> bool:
-        """Whether a call may be sent otherwise than the client asked for, beside the limits of `output`."""
+        """Whether the policy changes fields of calls, beside the limits of `output`."""
         return bool(self.output.instruction or self.tier_fields)
 
     @cached_property

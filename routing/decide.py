@@ -71,7 +71,7 @@ class TierHealth:
 
 @dataclass(frozen=True, slots=True)
 class Clamp:
-    """The range of tiers that a request allows, by name; None leaves that end of the ladder open."""
+    """The range of tiers that a request allows, by its ends; None leaves that end open."""
 
     min_tier: str | None = None
     max_tier: str | None = None
@@ -319,7 +319,7 @@ def start_by_rules(
 
 
 def clause_of(policy: Policy, decision: Decision) -> str:
-    """Return the dotted key of the policy by which the request starts where it does; `tiers` if one was open to it."""
+    """Return the dotted key of the policy that decided where the request starts; `tiers` if it had no choice."""
     if decision.steering is not None and decision.steering.wanted:
         return decision.steering.clause
     if " alone is open to it" in decision.reason:

@@ -281,7 +281,7 @@ class Features(NamedTuple):
 
     @property
     def as_rated(self) -> Features:
-        """The features with the text that is rated."""
+        """The features with `rated_text` as their text, as the classifier reads them."""
         return self._replace(text=self.in_context, in_context="") if self.in_context else self
 
 

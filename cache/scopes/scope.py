@@ -91,7 +91,7 @@ class Scope:
 
 
 class Scopes:
-    """Derive the scopes of requests. `teams` maps each tenant with a team to its name."""
+    """Derive the scopes of requests. `teams` has the name of the team of each tenant that the config puts into one."""
 
     def __init__(self, secret: bytes, teams: Mapping[str, str], generation: Callable[[str, str], int]) -> None:
         """Take the secret (at most 64 bytes), the teams, and `generation`, of (owner, surface) now."""
@@ -205,7 +205,10 @@ class Generations:
 
 
 def generation_of(raised: Mapping[str, int], owner: str, surface: str) -> int:
-    """Return the generation of an owner's entries on a surface, from the table of counts, its tenant's included."""
+    """Return the generation of an owner's entries on a surface, as the sum of all purges that reach them.
+
+    `raised` counts purges by surface, and by surface and owner; those of a team's tenant reach the team too.
+    """
     if not raised:
         return 0
     tenant, slash, _ = owner.partition("/")

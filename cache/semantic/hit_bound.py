@@ -39,7 +39,10 @@ def complaint_of(tenant: str, request_id: str, score: float, owner: str) -> Comp
 
 
 def group_in_words(kind: str, name: str) -> str:
-    """Return what a group is called. A tenant's name is the owner of a scope, `tenant:acme` or `team:sales`."""
+    """Return the name of a group of requests for people, by its kind (`language` or `tenant`).
+
+    The name of a tenant's group is the owner of a scope, `tenant:acme` or `team:sales`.
+    """
     if name == OTHERS:
         return f"other {kind}s"
     return f"language {name}" if kind == "language" else name.replace(":", " ", 1)
@@ -70,7 +73,7 @@ class SurfaceState(NamedTuple):
 
 
 class BoundFigures(Protocol):
-    """What is known of a surface's hits."""
+    """How often a surface's hits may be wrong, and the threshold that follows."""
 
     @property
     def max_error(self) -> float:

@@ -186,7 +186,7 @@ class Verifier:
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
 
     def score_alone(self, stored: str, asked: str, cosine: float) -> float:
-        """Return the score without any veto, to measure what vetoes are worth; 0 for a text that cannot be parsed."""
+        """Return a pair's score without any veto, 0..1, to measure what vetoes add; 0 if a text cannot be parsed."""
         a, b = self._read(stored), self._read(asked)
         if not a.words or not b.words:
             return 0.0

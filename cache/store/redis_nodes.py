@@ -179,7 +179,7 @@ class Nodes:
         raise StoreUnavailable("moved", f"{self.where}: {self._lacking}")
 
     async def each(self, commands: bytes, replies: int, limit_s: float) -> list[list[Any]]:
-        """Return every node's replies to commands without a key; independent of the breakers."""
+        """Return the replies of every node to packed commands without a key, asked despite the nodes' breakers."""
         return [await self._first.uncounted(commands, replies, limit_s)]
 
     async def ping(self) -> None:

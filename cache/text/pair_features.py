@@ -36,7 +36,7 @@ class WordTable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """The words of two questions that remain when equal ones are removed."""
+    """The words of either question that have no equal in the other, and how the others matched."""
 
     left: tuple[Word, ...]
     right: tuple[Word, ...]
@@ -104,7 +104,10 @@ def leftover(a: NormalizedQuestion, b: NormalizedQuestion) -> Leftover:
 
 
 def roaming_links(a: NormalizedQuestion, b: NormalizedQuestion) -> frozenset[str]:
-    """Return the prepositions whose words may move about: those that occur once in both, else two may be exchanged."""
+    """Return the prepositions whose words may stand anywhere: those that occur once in both questions.
+
+    Where one occurs more often, two of its words may have been exchanged.
+    """
     links = [[word.link for word in side.words] for side in (a, b)]
     return frozenset(link for link in _ADJUNCTS if links[0].count(link) == links[1].count(link) == 1)
 

@@ -44,7 +44,7 @@ _OF_SIZE = (413, 429)
 
 @value_type
 class Served:
-    """The answer to send, and whether it may be stored for other requests."""
+    """The answer that the cascade serves, and whether it may be stored for other requests."""
 
     answer: JsonAnswer | LiveStream
     may_store: bool

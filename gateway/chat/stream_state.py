@@ -372,7 +372,7 @@ class StreamState:
     # --- the whole answer ---------------------------------------------------------------------------------------------
 
     def collect(self) -> None:
-        """Keep what `completion` needs. Call this before the first chunk is sent."""
+        """Keep the chunks' contents for `completion`. Call this before the first chunk is sent."""
         self._answer = Assembler()
 
     def assemble(self, chunk: dict[str, Any]) -> None:

@@ -78,7 +78,7 @@ class Usage:
 
     @property
     def incomplete(self) -> bool:
-        """Whether a count is missing: it was not told, and the gateway has not counted it yet."""
+        """Whether the backend left out a count that the gateway has not estimated yet."""
         return self.estimated and not (self.tokens_in and self.tokens_out)
 
 

@@ -342,7 +342,7 @@ class BackendConfig(Keyed, SetFields):
 
     @classmethod
     def known(cls, data: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return keys that need not be written: a model on this machine is free, in one service tier."""
+        """Return values of keys that were left out: a model on this machine is free, and has one service tier."""
         url = data.get("base_url")
         if not isinstance(url, str) or not is_loopback(urlsplit(url).hostname or ""):
             return {}
@@ -385,7 +385,9 @@ class BackendConfig(Keyed, SetFields):
 
     @cached_property
     def not_settable(self) -> frozenset[str]:
-        """Fields that it is never sent for a policy that sets them: OpenAI's own APIs refuse those of Anthropic's."""
+        """Fields that are never sent to it though a policy sets them: those omitted, and Anthropic's at OpenAI's own
+        APIs.
+        """
         return frozenset((*self.omit, *(ANTHROPICS if self._is_openais else ())))
 
     @property

@@ -89,7 +89,7 @@ def native_body(native: Native | None, dialect: str) -> Mapping[str, Any] | None
 
 
 def lost_fields(native: Native | None, dialect: str) -> tuple[str, ...]:
-    """Return the paths of the client's fields that a backend of this dialect does not get by way of the translation."""
+    """Return the paths of the client's fields that the translation loses for a backend of this dialect."""
     return tuple(native.lost) if native is not None and native.dialect != dialect else ()
 
 

@@ -103,7 +103,10 @@ _LEAST_LENGTH: Final = 256
 
 
 class ModelLengths:
-    """The lengths of one backend's model in tokens, None where unknown. Use it from one event loop."""
+    """The longest context and reply of one backend's model, in tokens, as configured or learnt from its errors.
+
+    None where unknown. Use it from one event loop.
+    """
 
     __slots__ = ("_clock", "_config", "_until", "context", "known", "output")
 
@@ -121,7 +124,7 @@ class ModelLengths:
         """Whether any of them is known."""
 
     def learn(self, context: int | None = None, output: int | None = None) -> bool:
-        """Take in what the server told; return whether anything is smaller than what was known."""
+        """Take in lengths that the server named; return whether one is smaller than what was known."""
         before = self.context, self.output
         if context is not None and context >= _LEAST_LENGTH:
             self.context = context if self.context is None else min(self.context, context)

@@ -131,12 +131,15 @@ def policy_of(
 
 
 def chosen_policy(policies: PolicySet, name: str, surface: str | None, rights: Rights | None) -> Policy | None:
-    """Return the policy of a surface, or of a name where that is None; None for no policy. Raises Forbidden."""
+    """Return the policy that a request chooses: by the `surface` that it names, or else by the `name` in `model`.
+
+    None if there is no such policy. Raises Forbidden where `rights` do not open it.
+    """
     return policies.resolve(name, surface) if rights is None else rights.choose(policies, name, surface)
 
 
 def models_of(steps: Steps, policy: Policy) -> dict[str, frozenset[str]]:
-    """Return the models of the backends of each tier of a policy."""
+    """Return, by tier of the policy, the models of the tier's backends."""
     return {name: steps.tiers[name].models for name in policy.tiers if name in steps.tiers}
 
 

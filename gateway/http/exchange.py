@@ -166,7 +166,7 @@ class BaseExchange:
 
 
 class ReadRequest(NamedTuple):
-    """A request's body as its client wrote it and as chat completions, which may be one, and what comes with it."""
+    """A request's body as its client wrote it (`given`) and as chat completions (`body`), which may be the same."""
 
     given: dict[str, Any]
     body: dict[str, Any]

@@ -127,7 +127,7 @@ class ClientGone(Exception):
 
 
 class ClientConnection(Protocol):
-    """Methods of its connection that a `Client` calls; `server.http_protocol.ReplyCycle` implements it."""
+    """A client's connection, as far as a `Client` needs it; `server.http_protocol.ReplyCycle` implements it."""
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
         """Call `callback` once if the client disconnects before the reply has ended; None cancels that."""
@@ -230,7 +230,7 @@ class SharedAnswer(Protocol):
 
 
 class AnswerEnd:
-    """Announce the end of a shared answer, which may come after its own client has left, as others read it too."""
+    """Announce the end of an answer that several requests read, so that it may outlast its own client."""
 
     __slots__ = ("_then", "over", "shared", "write")
 

@@ -204,7 +204,7 @@ class LoadShedder:
             claim.resize(size)
 
     def let_go(self, task: asyncio.Task[Any]) -> None:
-        """Count the body of a task's request no more: the task has ended, or goes on with another request."""
+        """Stop counting the body of a task's request: the task has ended, or goes on with another request."""
         if (claim := self._claims.pop(task, None)) is not None:
             claim.release()
             task.remove_done_callback(self.let_go)

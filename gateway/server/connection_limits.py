@@ -43,7 +43,7 @@ class Connection(Protocol):
     """Whether it has a place that is kept back; set here, before its first request."""
 
     def give_way(self) -> None:
-        """Close the connection: it was idle or silent, and too long so or in the way of a new one."""
+        """Close the connection: it was idle or silent for too long, or a new one needs its place."""
 
     def turn_away(self, *, patient: bool) -> None:
         """Reject the connection before its first request; `patient` leaves its client a moment to read why."""
@@ -52,7 +52,7 @@ class Connection(Protocol):
         """Reject the request that did not arrive in time, and close the connection."""
 
     def no_room(self) -> None:
-        """Reject the request whose head is in the way of others', and close the connection."""
+        """Reject the request whose unfinished head takes the room of others', and close the connection."""
 
 
 class ConnectionLimits:

@@ -31,7 +31,7 @@ class Metrics:
         """Count a finished keep-warm request."""
 
     def spent_beside(self, surface: str, part: str, dollars: float) -> None:
-        """Count US dollars of calls that no client pays for, by what they were made for."""
+        """Count US dollars of calls that no client pays for; `part` says what they were made for."""
 
     def telemetry_dropped(self, reason: str, count: int = 1) -> None:
         """Count `count` lost traces; `reason` is one of a fixed set of words."""

@@ -64,7 +64,10 @@ _ids = random.Random()  # noqa: S311  (unique, not secret: see `telemetry.ids`)
 
 
 class Judged(NamedTuple):
-    """Evidence for the verdict on an answer, and its Unix time; `tokens` are texts, empty unless texts are captured."""
+    """The evidence on which an answer was judged, and when (Unix time in ns).
+
+    `tokens` are the texts of its tokens, empty unless texts are captured.
+    """
 
     evidence: Evidence
     at_ns: int
@@ -73,7 +76,7 @@ class Judged(NamedTuple):
 
 
 class Ejected(Protocol):
-    """Why a backend is not called, but to try it."""
+    """Why a backend gets no calls but probes."""
 
     @property
     def reason(self) -> str:

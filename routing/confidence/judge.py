@@ -141,7 +141,10 @@ def assess(
 def confidence_of(
     evidence: Evidence, head: ScoringHead | None, prior: float | None, order: Sequence[Verifier]
 ) -> tuple[float | None, Basis]:
-    """Return the confidence, 0..1, and its basis: of the first verifier that gave evidence, by the head if it can."""
+    """Return the confidence, 0..1, and its basis: that of the first verifier in `order` with evidence.
+
+    `head` turns it into a calibrated probability, where it can.
+    """
     for by in order:
         value = evidence.verified.get(by)
         if value is None and by == "logprobs":

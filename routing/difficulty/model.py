@@ -351,7 +351,10 @@ def kernel(cosines: NDArray[Any]) -> NDArray[Any]:
 
 
 def mix(logits: NDArray[Any]) -> NDArray[Any]:
-    """Mix the groups' P(right) by their odds: logits (texts, groups, tiers + 1) to P(right) (texts, tiers)."""
+    """Return P(right), shape (texts, tiers), mixed from the groups by how likely a text belongs to each.
+
+    `logits` (texts, groups, tiers + 1) are those of P(right) and, last, of the group.
+    """
     right = 1.0 / (1.0 + np.exp(-logits[:, :, :-1]))
     if logits.shape[1] == 1:
         return np.asarray(right[:, 0])

@@ -66,6 +66,6 @@ class OwnHeads:
 
 
 def base_logits(p_right: NDArray[Any]) -> NDArray[Any]:
-    """Return the logits of the cheapest and the strongest tier's P(right), shape (..., 2), of (..., tiers)."""
+    """Return the logits, shape (..., 2), of P(right) of the cheapest and the strongest of the tiers (..., tiers)."""
     ends = np.clip(np.asarray(p_right)[..., [0, -1]], _CERTAIN, 1 - _CERTAIN)
     return np.asarray(np.log(ends / (1 - ends)))

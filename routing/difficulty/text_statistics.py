@@ -85,7 +85,7 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
 
 
 def shortened(weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale the weights to norm 1, or to less for a text whose norm is below ENOUGH."""
+    """Scale the weights to norm 1; where their norm is below ENOUGH, divide by that, so that short texts count less."""
     return weights / np.float32(max(ENOUGH, float(np.sqrt(weights @ weights))))
 
 

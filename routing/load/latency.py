@@ -142,7 +142,7 @@ class Sketch:
 
 @value_type
 class Prior:
-    """What is expected of a model before it was measured, in seconds: log-normal, as wide as `spread` says."""
+    """The latency that is expected of a model before any call was measured: log-normal, as wide as `spread`."""
 
     ttft_s: float
     """The median of the time to the first token of a short prompt."""
