@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from gateway.backends.base import Refusal
 
 State = Literal["closed", "open", "half_open"]
 Cause = Literal["pause", "key", "quota", "model", "failing"]
-_CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 REFUSALS: Final[Mapping[Cause, Refusal]] = {"key": "key", "quota": "quota", "model": "model"}
 """The causes that last until somebody mends them, by what the backend refuses, or lacks."""
 
@@ -36,8 +35,6 @@ _WINDOW_S = 10
 _ENOUGH_CALLS = 10
 _ALONE_S, _ALONE_MOST_S = 1.0, 5.0
 _EJECTED_S, _EJECTED_MOST_S = 30.0, 300.0
-_LONGEST_HEARD_S = 300.0
-_LONGEST_REASON = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,30 +57,6 @@ class Ejection:
         """What the endpoint refuses, `key` or `quota`, or lacks, its `model`; '' for an ejection of another cause."""
         return REFUSALS.get(self.cause, "")
 
-    def report(self, now: float) -> dict[str, Any] | None:
-        """Return the report for sibling workers; None if the ejection came from one, because it must not be echoed.
-
-        An ejection whose time is over is reported (`left_s` 0) until a call succeeds: siblings take a report without an
-        ejection to mean that the endpoint has recovered.
-        """
-        if self.heard_from:
-            return None
-        left_s = max(0.0, self.until - now)
-        return {"cause": self.cause, "reason": self.reason, "left_s": left_s, "status": self.status}
-
-    @classmethod
-    def from_report(cls, report: object, now: float) -> Ejection | None:
-        """Return the ejection in a sibling's report, at most 300 s long; None if it has no valid one."""
-        if not isinstance(report, Mapping):
-            return None
-        cause = next((cause for cause in _CAUSES if cause == report.get("cause")), None)
-        reason, left_s, status = report.get("reason"), report.get("left_s"), report.get("status")
-        if cause is None or not isinstance(reason, str) or not isinstance(left_s, int | float) or not left_s >= 0:
-            return None
-        shown = "".join(filter(str.isprintable, reason[:_LONGEST_REASON]))
-        until = now + min(left_s, _LONGEST_HEARD_S)
-        return cls(cause, shown, now, until, status=status if type(status) is int else 0)
-
 
 class Breaker:
     """Hold the ejection state of one endpoint. All times are seconds of one monotonic clock.
@@ -91,11 +64,11 @@ class Breaker:
     `ejection` is the one in force or waiting for its probe call; None while closed.
     """
 
-    __slots__ = ("_closed_at", "_ejected_s", "_ended", "_in_a_row", "_level", "_paused_until", "_probes", "ejection")
+    __slots__ = ("_closed_at", "_ejected_s", "_ended", "_in_a_row", "_level", "_probes", "ejection", "paused_until")
 
     def __init__(self) -> None:
         self.ejection: Ejection | None = None
-        self._paused_until = 0.0
+        self.paused_until = 0.0
         self._probes = 0
         self._in_a_row = 0
         self._ended = _Ended()
@@ -117,11 +90,11 @@ class Breaker:
 
     def failing(self, now: float) -> bool:
         """Return whether it is ejected for failed calls and no requested pause is still running."""
-        return self.ejection is not None and self.ejection.cause == "failing" and now >= self._paused_until
+        return self.ejection is not None and self.ejection.cause == "failing" and now >= self.paused_until
 
     def pause_s(self, now: float) -> float | None:
         """Return the seconds left of a pause that the backend asked for; None if there is none."""
-        left = self._paused_until - now
+        left = self.paused_until - now
         return left if left > 0 else None
 
     def enter(self) -> bool:
@@ -139,8 +112,8 @@ class Breaker:
 
         A call from before the ejection does not end it, and none ends a pause that is still running.
         """
-        if self.ejection is not None and called_at >= self.ejection.began and now >= self._paused_until:
-            self._close(now)
+        if self.ejection is not None and called_at >= self.ejection.began and now >= self.paused_until:
+            self.close(now)
 
     def succeeded(self, called_at: float, now: float) -> None:
         """Record that a call was answered to its end."""
@@ -178,21 +151,8 @@ class Breaker:
 
     def pause(self, seconds: float, reason: str, now: float, status: int = 429) -> None:
         """Eject the endpoint for the `seconds` that its backend asked for."""
-        self._paused_until = max(self._paused_until, now + seconds)
+        self.paused_until = max(self.paused_until, now + seconds)
         self.begin("pause", seconds, reason, now, status)
-
-    def hear(self, worker: str, ejection: Ejection | None, now: float) -> None:
-        """Adopt the ejection in a sibling worker's report; None ends one that came from the same worker."""
-        if ejection is None:
-            if self.ejection is not None and self.ejection.heard_from == worker:
-                self._paused_until = 0.0
-                self._close(now)
-            return
-        if ejection.until <= now or (self.ejection is not None and self.ejection.until >= ejection.until):
-            return  # it is over or shorter than ours; a report that is over does not mean that the endpoint is well
-        if ejection.cause == "pause":
-            self._paused_until = max(self._paused_until, ejection.until)
-        self.ejection = replace(ejection, heard_from=worker)
 
     def cut(self, until: float) -> None:
         """Let an ejection for failed calls end by `until` at the latest: the tier has no other available endpoint."""
@@ -204,7 +164,8 @@ class Breaker:
         if self.ejection is not None and self.ejection.cause == "key" and self.ejection.until > now:
             self.ejection = replace(self.ejection, until=now)
 
-    def _close(self, now: float) -> None:
+    def close(self, now: float) -> None:
+        """End the ejection."""
         self.ejection = None
         self._closed_at = now
         self._ended = _Ended()  # the failures that led to this ejection must not count towards the next one

@@ -13,15 +13,15 @@ import math
 import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from gateway.backends.base import Backend, BackendError, BadStatus, Refusal, Saturated, TimedOut
 from gateway.backends.server_forms import FieldMemory, Quota, new_quota, new_refusals
 from gateway.dialects.told_lengths import ModelLengths
 from gateway.parts.standard import one
 from gateway.telemetry import names
-from gateway.tiers.breaker import Breaker, Ejection
+from gateway.tiers.breaker import Breaker
 from gateway.tiers.slot import Slot, SlotQueue, SlotRequest, Waiter
 from routing.load.latency import Forecast, Forecasts, LatencyModel, queued
 from routing.load.limits import CallLimit, Grants, LatencyLimit, Reserve, RetryBudget, floor_of
@@ -131,11 +131,11 @@ class Endpoint:
         self.retries = RetryBudget()
         self._backend = backend
         most = config.max_in_flight
-        self._limit = CallLimit(most, new_latency_limit(most) if config.adaptive else None)
+        self.calls_limit = CallLimit(most, new_latency_limit(most) if config.adaptive else None)
         self._reserve = Reserve()
         self._grants = Grants()
         cold = (None, 0.0) if config.warm is None else (config.warm.after, config.warm.ttft)
-        self._forecasts = Forecasts(self.latency, config.prior, *cold)
+        self.forecasts = Forecasts(self.latency, config.prior, *cold)
         self._hold_s = 0.0
         self._pauses = 0
         self._weight = 1.0
@@ -181,17 +181,6 @@ class Endpoint:
         )
 
     @property
-    def rests(self) -> bool:
-        """Whether it is idle: no call, ejection, quota to wait for, or latency to report. Cheap to read."""
-        return (
-            not self.in_flight
-            and not self.queue.size
-            and self.breaker.ejection is None
-            and not self.quota.tight
-            and not self.latency.has_news
-        )
-
-    @property
     def shown(self) -> str:
         """Its load and state in words, for the trace of a request that another endpoint got."""
         state = f"{self.config.name}: {self.in_flight} of {self.capacity} in flight, {self.queue.size} waiting"
@@ -225,7 +214,7 @@ class Endpoint:
 
     def idle_s(self, now: float) -> float | None:
         """Return the seconds since the backend last answered this worker or a reporting sibling; None if never."""
-        return self._forecasts.idle_s(now)
+        return self.forecasts.idle_s(now)
 
     def has_room(self, *, batch: bool, now: float) -> bool:
         """Return whether a new call may have a slot at once, with no queued request entitled to it first."""
@@ -283,7 +272,7 @@ class Endpoint:
 
     def forecast(self, tokens_in: int, *, batch: bool, now: float) -> Forecast:
         """Return the expected latency of the next call with a prompt of `tokens_in` tokens, its wait included."""
-        forecast = self._forecasts.unqueued(tokens_in, now)
+        forecast = self.forecasts.unqueued(tokens_in, now)
         if self.has_room(batch=batch, now=now):
             return forecast
         return queued(forecast, self.predicted_wait_s(batch=batch))
@@ -296,62 +285,25 @@ class Endpoint:
         if self.identity is not None:
             await self.identity.aclose()
 
-    def state(self, now: float) -> dict[str, Any]:
-        """Return the report for sibling workers as JSON-serialisable values.
-
-        It holds the load, the ejection if this worker made it, and the latencies observed since the last report.
-        """
-        self._share(now)
-        ejection = self.breaker.ejection
-        return {
-            "in_flight": self.in_flight,
-            "waiting": self.queue.size,
-            "ejection": None if ejection is None else ejection.report(now),
-            "quota_s": self.quota.own_wait_s(now) if self.quota.tight else 0.0,
-            "idle_s": self._forecasts.idle_s(now),
-            "latency": self.latency.report(now),
-        }
-
-    def heard(self, worker: str, state: Mapping[str, Any], now: float) -> None:
-        """Take in a sibling worker's report (see `state`) on the same backend."""
-        in_flight = state.get("in_flight")
-        if isinstance(in_flight, int) and in_flight >= 0:
-            self._limit.heard(worker, in_flight, now)
-        ejection = Ejection.from_report(state.get("ejection"), now)
-        if ejection is not None or self.breaker.ejection is not None:
-            before = self.breaker.ejection
-            self.breaker.hear(worker, ejection, now)
-            self._reject_queued(before is None, now)
-            self._note_refusal(own=False)
-        idle_s = state.get("idle_s")
-        if isinstance(idle_s, int | float):
-            self._forecasts.answered(now - idle_s)
-        if quota_s := state.get("quota_s"):
-            self.quota.pause(quota_s, now)
-        latency = state.get("latency")
-        if isinstance(latency, Mapping):
-            self.latency.hear(latency, now)
-        self._share(now)
-
     # A Slot reports its call through the methods below. Times are of the clock `now`; `called_at` is when the call
     # went out.
 
     def began(self, called_at: float, tokens_in: int, now: float) -> None:
         """Record that the first token of a stream has arrived."""
         self.well = True
-        self._forecasts.answered(now)
+        self.forecasts.answered(now)
         self.breaker.answered(called_at, now)
         if self.refused:
-            self._note_refusal(own=True)
+            self.note_refusal(own=True)
         self.latency.observe_ttft(tokens_in, now - called_at, now)
-        self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=False)
+        self.capacity = self.calls_limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=False)
         if self.queue.any_waits:
             self.admit(now)
 
     def answered(self, called_at: float, tokens_in: int, now: float) -> None:
         """Record the latency of an answer that arrived whole; `well_again` must follow."""
         self.latency.observe_whole(tokens_in, now - called_at, now)
-        self.capacity = self._limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=True)
+        self.capacity = self.calls_limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=True)
         if self.queue.any_waits:
             self.admit(now)
 
@@ -360,12 +312,12 @@ class Endpoint:
         self.well = True
         if retry:
             self.retries.retry_succeeded(now)
-        self._forecasts.answered(now)
+        self.forecasts.answered(now)
         if self._pauses and self.breaker.pause_s(now) is None:
             self._pauses = 0
         self.breaker.succeeded(called_at, now)
         if self.refused:
-            self._note_refusal(own=True)
+            self.note_refusal(own=True)
 
     def failed(self, error: BackendError, called_at: float, now: float, *, retry: bool) -> None:
         """Record that a call failed by the endpoint's fault, and eject the endpoint if need be."""
@@ -376,7 +328,7 @@ class Endpoint:
         status = error.status if isinstance(error, BadStatus) else None
         retry_after_s = error.retry_after_s if isinstance(error, BadStatus) else None
         if status in _PAUSES or isinstance(error, TimedOut):
-            self.capacity = self._limit.overloaded(now)
+            self.capacity = self.calls_limit.overloaded(now)
         if status in (498, 503, 529):
             self._weight, self._weight_until = max(_LOWEST, self._weight / 2), now + _LOWERED_S
         if isinstance(error, BadStatus) and error.refusal:
@@ -391,8 +343,8 @@ class Endpoint:
             if alone and self.breaker.ejection is not None:
                 for other in self.siblings:
                     other.breaker.cut(self.breaker.ejection.until)
-        self._note_refusal(own=True)
-        self._reject_queued(closed, now)
+        self.note_refusal(own=True)
+        self.reject_queued(closed, now)
 
     def leave(self, called_at: float, now: float, *, batch: bool, probe: bool) -> None:
         """Record that a call is over and give its slot to the next queued request."""
@@ -407,7 +359,7 @@ class Endpoint:
         if self.queue.any_waits:
             self.admit(now)
 
-    def _note_refusal(self, *, own: bool) -> None:
+    def note_refusal(self, *, own: bool) -> None:
         """Call `on_refusal` once when a refusal begins and once when it ends. Another kind of failure ends none."""
         ejection = self.breaker.ejection
         refused = "" if ejection is None else ejection.refusal or self.refused
@@ -422,12 +374,13 @@ class Endpoint:
             self._pauses += 1
         return min(2.0 ** max(0, self._pauses - 1), _MAX_BACKOFF_S) * random.uniform(0.8, 1.2)  # noqa: S311
 
-    def _share(self, now: float) -> None:
-        self.capacity = self._limit.share(now)
+    def share(self, now: float) -> None:
+        """Compute anew how many calls may be in flight, and let waiting requests in."""
+        self.capacity = self.calls_limit.share(now)
         if self.queue.any_waits:
             self.admit(now)
 
-    def _reject_queued(self, was_well: bool, now: float) -> None:
+    def reject_queued(self, was_well: bool, now: float) -> None:
         """Reject the queued requests after an ejection, unless it is for failed calls and had begun before.
 
         An endpoint that is ejected only for failed calls may still be called when nothing else is available.

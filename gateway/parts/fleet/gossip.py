@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cache.store.base import Append, Store, StoreUnavailable
+from gateway.parts.fleet.reports import ejection_from, report_of, rests, take_in
 from gateway.tiers.breaker import Cause, Ejection
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ class Gossip:
         beat = now - self._told_at >= _HEARTBEAT_S
         news: dict[str, dict[str, Any]] = {}
         for name, endpoint in self._endpoints.items():
-            if not beat and endpoint.rests and self._told.get(name, _IDLE) == _IDLE:
+            if not beat and rests(endpoint) and self._told.get(name, _IDLE) == _IDLE:
                 continue
-            state = endpoint.state(now)
+            state = report_of(endpoint, now)
             brief = _brief_of(state)
             if state.get("latency") or self._told.get(name, _IDLE) != brief or (beat and brief != _IDLE):
                 self._told[name] = brief
@@ -134,7 +135,7 @@ class Gossip:
         for name, state in backends.items():
             endpoint = self._endpoints.get(name)
             if endpoint is not None and isinstance(state, dict):
-                endpoint.heard(worker, _read(state), now)
+                take_in(endpoint, worker, _read(state), now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +165,7 @@ def ejections_in(entries: Sequence[tuple[str, bytes]], now_s: float) -> list[Rep
             key = worker, name
             if key in over or not isinstance(state, dict):
                 continue
-            ejection = Ejection.from_report(state.get("ejection"), 0.0)
+            ejection = ejection_from(state.get("ejection"), 0.0)
             if ejection is None or (key not in runs and (now_s - at_s > _SAID_S or _is_over(ejection))):
                 over.add(key)
             else:

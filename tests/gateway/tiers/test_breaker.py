@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.parts.fleet.reports import ejection_from, ejection_report, hear_ejection
 from gateway.tiers.breaker import Breaker, Ejection
 
 
@@ -132,33 +133,33 @@ def test_what_a_sibling_found_ends_with_it() -> None:
     """An ejection that was heard of ends when whoever told of it says so, and not at another's word."""
     breaker = Breaker()
     ejection = Ejection("failing", "failing", 0.0, 30.0)
-    breaker.hear("w2", ejection, 0.0)
-    breaker.hear("w3", None, 1.0)
+    hear_ejection(breaker, "w2", ejection, 0.0)
+    hear_ejection(breaker, "w3", None, 1.0)
     assert breaker.state(1.0) == "open"
-    breaker.hear("w2", None, 1.0)
+    hear_ejection(breaker, "w2", None, 1.0)
     assert breaker.state(1.0) == "closed"
 
 
 def test_what_is_over_at_a_sibling_neither_begins_a_rest_nor_ends_one() -> None:
     """Its own next call will show; until then one at a time tries it here, and one that was well here stays so."""
     breaker = Breaker()
-    breaker.hear("w2", Ejection("failing", "failing", 0.0, 5.0), 0.0)
-    breaker.hear("w2", Ejection("failing", "failing", 6.0, 6.0), 6.0)
+    hear_ejection(breaker, "w2", Ejection("failing", "failing", 0.0, 5.0), 0.0)
+    hear_ejection(breaker, "w2", Ejection("failing", "failing", 6.0, 6.0), 6.0)
     assert breaker.state(6.0) == "half_open"
     tried(breaker, 7.0, well=True)
-    breaker.hear("w2", Ejection("failing", "failing", 8.0, 8.0), 8.0)
+    hear_ejection(breaker, "w2", Ejection("failing", "failing", 8.0, 8.0), 8.0)
     assert breaker.state(8.0) == "closed"
 
 
 def test_an_ejection_is_reported_as_time_left() -> None:
     """Each process has a clock of its own."""
-    report = Ejection("pause", "asking for a pause", 5.0, 20.0, status=503).report(8.0)
-    assert Ejection.from_report(report, 1000.0) == Ejection("pause", "asking for a pause", 1000.0, 1012.0, status=503)
-    assert Ejection("pause", "x", 5.0, 20.0, heard_from="w2").report(8.0) is None
+    report = ejection_report(Ejection("pause", "asking for a pause", 5.0, 20.0, status=503), 8.0)
+    assert ejection_from(report, 1000.0) == Ejection("pause", "asking for a pause", 1000.0, 1012.0, status=503)
+    assert ejection_report(Ejection("pause", "x", 5.0, 20.0, heard_from="w2"), 8.0) is None
 
 
 def test_no_reported_ejection_is_longer_than_the_longest() -> None:
     """A sibling with a mistaken clock cannot rule a backend out for a day."""
-    ejection = Ejection.from_report({"cause": "failing", "reason": "x", "left_s": 86400}, 0.0)
+    ejection = ejection_from({"cause": "failing", "reason": "x", "left_s": 86400}, 0.0)
     assert ejection is not None
     assert ejection.until == 300

@@ -19,6 +19,7 @@ from gateway.backends.base import (
     Truncated,
     Unreachable,
 )
+from gateway.parts.fleet.reports import report_of, take_in
 from gateway.tiers import Endpoint, Slot, SlotRequest, Tier
 from tests.gateway.tiers.endpoints import BATCH, CHAT, Clock, endpoint_of, fail, held
 
@@ -150,12 +151,12 @@ def test_a_refusal_is_heard_of(clock: Clock, endpoint: Endpoint) -> None:
     sibling = endpoint_of(clock)
     sibling.on_refusal = lambda _, reason, own: told.append((reason, own))
     fail(endpoint, BadStatus(403))
-    sibling.heard("w", endpoint.state(clock.now), clock.now)
+    take_in(sibling, "w", report_of(endpoint, clock.now), clock.now)
     assert (sibling.refused, told) == ("key", [("refusing our key (status 403)", False)])
     assert sibling.breaker.ejection is not None and sibling.breaker.ejection.status == 403
     clock.now += 31
     endpoint.take().succeeded()
-    sibling.heard("w", endpoint.state(clock.now), clock.now)
+    take_in(sibling, "w", report_of(endpoint, clock.now), clock.now)
     assert (sibling.refused, told[1:]) == ("", [("", False)])
 
 
@@ -457,12 +458,12 @@ def test_a_siblings_rest_counts_like_our_own(clock: Clock, endpoint: Endpoint) -
     """What one worker finds out the next one knows, until the first finds the endpoint well; it does not echo."""
     sibling = endpoint_of(clock)
     fail(sibling, BadStatus(429, retry_after_s=20))
-    endpoint.heard("w2", sibling.state(clock.now), clock.now)
+    take_in(endpoint, "w2", report_of(sibling, clock.now), clock.now)
     assert (endpoint.pause_s(), bool(endpoint.unavailable())) == (20, True)
-    assert endpoint.state(clock.now)["ejection"] is None
+    assert report_of(endpoint, clock.now)["ejection"] is None
     clock.now += 21
     sibling.take().succeeded()
-    endpoint.heard("w2", sibling.state(clock.now), clock.now)
+    take_in(endpoint, "w2", report_of(sibling, clock.now), clock.now)
     assert endpoint.breaker.state(clock.now) == "closed"
 
 
@@ -474,13 +475,13 @@ def test_a_siblings_latencies_are_heard(clock: Clock, endpoint: Endpoint) -> Non
         clock.now += 0.3
         slot.began()
         slot.succeeded()
-    endpoint.heard("w2", sibling.state(clock.now), clock.now)
+    take_in(endpoint, "w2", report_of(sibling, clock.now), clock.now)
     assert endpoint.forecast(100, batch=False, now=clock.now).ttft_s == pytest.approx(0.3, rel=0.06)
 
 
 def test_a_report_that_makes_no_sense_changes_nothing(clock: Clock, endpoint: Endpoint) -> None:
     """Siblings of another version are no danger."""
     nonsense = {"in_flight": "x", "ejection": {"cause": "y", "left_s": -1}, "idle_s": None, "latency": {"n": [None]}}
-    endpoint.heard("w2", nonsense, clock.now)
-    endpoint.heard("w3", {}, clock.now)
+    take_in(endpoint, "w2", nonsense, clock.now)
+    take_in(endpoint, "w3", {}, clock.now)
     assert (endpoint.unavailable(), endpoint.capacity) == ("", 2)

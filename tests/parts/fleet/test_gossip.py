@@ -15,6 +15,7 @@ from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, BadStatus, Completion, EventStream, Truncated
 from gateway.config.backends import BackendConfig
 from gateway.parts.fleet.gossip import STREAM, Gossip
+from gateway.parts.fleet.reports import report_of, take_in
 from gateway.tiers import Endpoint, SlotRequest
 from tests.support.store import local_store
 from tests.support.wait import eventually
@@ -135,13 +136,13 @@ def test_an_ejection_that_is_over_but_not_proven_over_is_still_told() -> None:
     now = 100.0
     one, other = endpoint(clock=lambda: now), endpoint(clock=lambda: now)
     trip(one)
-    other.heard("one", one.state(now), now)
+    take_in(other, "one", report_of(one, now), now)
     assert other.breaker.state(now) == "open"
     now += 2
-    other.heard("one", one.state(now), now)
+    take_in(other, "one", report_of(one, now), now)
     assert other.breaker.state(now) == "half_open"
     one.take().began()
-    other.heard("one", one.state(now), now)
+    take_in(other, "one", report_of(one, now), now)
     assert other.breaker.state(now) == "closed"
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from gateway.backends.base import BackendError, BackendRequest, BadStatus, Completion, EventStream
 from gateway.cascade.fields import with_set_fields
 from gateway.config.backends import BackendConfig
+from gateway.parts.fleet.reports import take_in
 from gateway.parts.servers.prompt_cache import KeepWarm
 from gateway.tiers import Endpoint
 from tests.support.wait import eventually
@@ -93,10 +94,10 @@ async def test_a_backend_that_siblings_call_is_left_alone() -> None:
     """One worker's calls warm it for all."""
     backend = Counting()
     endpoint = endpoint_of(backend, after="400ms", keep=True)
-    endpoint.heard("sibling", {"idle_s": 0.0}, endpoint.now())
+    take_in(endpoint, "sibling", {"idle_s": 0.0}, endpoint.now())
     async with keeping(endpoint):
         for _ in range(50):
-            endpoint.heard("sibling", {"idle_s": 0.0}, endpoint.now())
+            take_in(endpoint, "sibling", {"idle_s": 0.0}, endpoint.now())
             await asyncio.sleep(0.02)
         assert not backend.bodies
         await eventually(lambda: bool(backend.bodies), 2.0, "a request once the sibling is silent")
