@@ -18,7 +18,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.parts.measures import feedback, label
-from gateway.parts.measures.request_figures import HELD, ending_of
+from gateway.parts.measures.endings import HELD, ending_of
 from gateway.parts.recorder.decision_record import named
 from gateway.telemetry.ledger import TRACES, is_record
 from routing.features import FURTHER

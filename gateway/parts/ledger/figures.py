@@ -13,9 +13,9 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from gateway.parts.ledger.saving import estimated_cost, is_compared, net_saving, sums_of
+from gateway.parts.measures.endings import HELD, Ending, ending_of
 from gateway.parts.measures.label import of_served
 from gateway.parts.measures.quality import Opinions, Quality, QualityDifference, tier_qualities
-from gateway.parts.measures.request_figures import HELD, Ending, ending_of
 
 Ledger = Mapping[str, Any]
 """The ledger of a record, decoded, with `started` (Unix seconds) and `score` (0 to 1, None without feedback)."""

@@ -38,7 +38,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gateway.parts.measures.request_figures import HELD, answered, is_beside, no_answer
+from gateway.parts.measures.endings import HELD, answered, is_beside, no_answer
 from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, Metric, MetricSet, OwnText, SharedText
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND

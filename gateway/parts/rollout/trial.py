@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
+from gateway.parts.measures.endings import was_good
 from gateway.parts.measures.quality import Opinions
-from gateway.parts.measures.request_figures import was_good
 from gateway.parts.rollout.arm_opinions import ArmOpinions, Key, poor_sums
 from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.sequential import (

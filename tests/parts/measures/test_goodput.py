@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gateway.parts.lab.replay.figures import Results, good
-from gateway.parts.measures.request_figures import answered, ending_of, no_answer, was_good
+from gateway.parts.measures.endings import answered, ending_of, no_answer, was_good
 from gateway.parts.rollout.policy import Rollout
 from gateway.parts.rollout.trial import Trial
 from gateway.telemetry.ledger import PLAYGROUND

@@ -7,7 +7,8 @@ import pytest
 
 from gateway.accounting import Finalizer, HedgeBudgets, charge, replayed, settle
 from gateway.chat.usage import Price, Usage
-from gateway.parts.measures.request_figures import RequestFigures, answered
+from gateway.parts.measures.endings import answered
+from gateway.parts.measures.request_figures import RequestFigures
 from gateway.parts.reload.part import PolicyReloader
 from gateway.telemetry import names
 from gateway.telemetry.ledger import Ledger
