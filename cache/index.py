@@ -57,7 +57,7 @@ class SemanticIndex(Protocol):
 
     @property
     def current(self) -> SemanticIndex:
-        """The index to search and to add to: this one, or another of its choice."""
+        """The index that is in use: this one, or the one that it has chosen by what the store supports."""
 
     async def nearest(self, partition: str, vector: Vector, k: int, at_least: float = -1.0) -> list[Neighbour]:
         """Return up to `k` entries of the partition whose vectors are nearest, nearest first, by cosine similarity.

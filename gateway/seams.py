@@ -451,7 +451,10 @@ def follow(
 
 @one("policies")
 async def tried(policies: Policies, headers: Mapping[bytes, bytes], caller: Caller, live: Policy) -> Policy:
-    """Return the policy that a request names (`x-tierline-try`) in place of the `live` one. Raises ApiError."""
+    """Return the policy version that a request names (`x-tierline-try`), to answer in place of `live`.
+
+    Raises ApiError.
+    """
     return live
 
 

@@ -385,9 +385,7 @@ class BackendConfig(Keyed, SetFields):
 
     @cached_property
     def not_settable(self) -> frozenset[str]:
-        """Fields that are never sent to it though a policy sets them: those omitted, and Anthropic's at OpenAI's own
-        APIs.
-        """
+        """Fields that are not sent though a policy sets them: omitted ones, and Anthropic's at OpenAI's own APIs."""
         return frozenset((*self.omit, *(ANTHROPICS if self._is_openais else ())))
 
     @property

@@ -52,7 +52,10 @@ def variables_in(text: object) -> list[str]:
 
 
 def secret_from_env(name: str, environ: Environ, least: int = 1) -> SecretStr | None:
-    """Return the secret in the variable `name`, None if it is not set. Raises BadSecret, for less than `least` too."""
+    """Return the secret in the variable `name`; None if it is not set.
+
+    Raises BadSecret for an invalid name, or a secret of fewer than `least` characters.
+    """
     if not _VARIABLE.match(name):
         raise BadSecret("not the name of an environment variable (A-Z, 0-9 and _); do not write the key itself here")
     value = environ.get(name)

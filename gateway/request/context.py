@@ -346,7 +346,7 @@ class HeldLimits(Protocol):
 
 
 class CallerLimits(ChargedAccounts, Protocol):
-    """The limits of one worker's callers."""
+    """The limits and budgets that the requests of one worker's callers count against."""
 
     @property
     def unknown_usd(self) -> float:

@@ -222,7 +222,7 @@ class Slot:
         self.endpoint.began(self.called_at, self.ask.tokens_in, self._first_at)
 
     def succeeded(self, tokens_out: int = 0) -> None:
-        """End it with a whole answer, good or not, of that many tokens; 0 if that is not known."""
+        """End the call with a whole answer, good or not, of `tokens_out` tokens; 0 if that is not known."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -234,7 +234,7 @@ class Slot:
         self._end(now)
 
     def failed(self, error: BackendError) -> None:
-        """End it without a whole answer. Whether the endpoint is to blame: see the module's docstring."""
+        """End the call without a whole answer. The module's docstring says when the endpoint is to blame."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -247,7 +247,7 @@ class Slot:
         self._end(now)
 
     def lost(self) -> None:
-        """End it because another call was faster: if no first token had come by now, that is noted as a latency."""
+        """End the call because another was faster. If no first token has come, the wait until now counts as latency."""
         if self._over:
             return
         now = self.endpoint.now()
@@ -256,7 +256,7 @@ class Slot:
         self._end(now)
 
     def free(self) -> None:
-        """End it without a verdict: the call was cancelled, or never made."""
+        """End the call without a verdict on the endpoint: it was cancelled, or never made."""
         if not self._over:
             self._end(self.endpoint.now())
 

@@ -11,7 +11,7 @@ from gateway.config.sections import Sections
 
 
 class ResponsesConfig(StoreQuota):
-    """StoreQuota of each tenant's kept responses; beyond it, those that would end first are removed."""
+    """Quota of each tenant's kept responses; beyond it, those that would end first are removed."""
 
     entries: Count = 20_000
     """Most responses."""

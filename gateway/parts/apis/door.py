@@ -64,7 +64,7 @@ class OpenConnection:
 
 
 class Door:
-    """Let in the connections of one worker."""
+    """Decide whether connections and requests of one worker are let in, and count those that are open."""
 
     def __init__(
         self,

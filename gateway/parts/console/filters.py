@@ -85,7 +85,7 @@ class Filter:
 
     @property
     def equal(self) -> dict[str, str]:
-        """The values that columns of these requests have."""
+        """The values that columns must have by this filter, by column; conditions with `!` are left out."""
         return {name: value for name, value in self.texts.items() if not value.startswith("!")}
 
     @property

@@ -22,7 +22,7 @@ from policies.yaml_source import Document
 
 @dataclass(frozen=True, slots=True)
 class CheckedText:
-    """What a text came to: the policy, if it can be read, and every mistake in it."""
+    """The result of checking a policy's text: the policy, if it can be read, and every mistake in it."""
 
     text: str
     policy: Policy | None
@@ -30,7 +30,7 @@ class CheckedText:
     problems: tuple[Problem, ...]
 
     def with_problem(self, problem: Problem) -> CheckedText:
-        """Return the same with one mistake more."""
+        """Return this result with one more mistake."""
         return replace(self, problems=(*self.problems, problem))
 
     def findings(self, more: Iterable[Problem] = ()) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Records(Protocol):
-    """The recorded requests as of now. What asks raises QueryError."""
+    """The recorded requests as of now. Its queries raise QueryError."""
 
     failing: str
     """Why the newest requests cannot be followed; '' if they can."""

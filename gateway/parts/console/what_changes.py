@@ -42,7 +42,10 @@ class WhatChanges:
 
 
 def what_changes(ledger: Mapping[str, Any], timeline: Timeline, hedge: Hedge | None) -> list[WhatChanges]:
-    """Return what would have changed a request. `hedge` are its policy's rules of hedging; None without any."""
+    """Return which other values of the policy would have changed a request's course.
+
+    `hedge` are the policy's rules of hedging; None without any.
+    """
     bars = timeline.bars
     return [
         *(change for bar in bars if bar.name == names.ATTEMPT for change in _of_verdict(ledger, bar)),

@@ -42,7 +42,7 @@ _EXPLAIN = re.compile(r"^\s*EXPLAIN\s+(ANALYZE\s+)?", re.IGNORECASE)
 
 
 class QueryError(CommandError):
-    """DuckDB refuses a query; the message is its own, and that of a command that ends with it."""
+    """A query that DuckDB refuses. The message is DuckDB's own; a command ends with it."""
 
 
 @contextlib.contextmanager

@@ -77,7 +77,7 @@ class UsageQuery:
 
     @property
     def used(self) -> str:
-        """SQL of the records."""
+        """SQL that selects the records of the query."""
         where = "".join(
             f" AND {_TEAM_IS if name == 'team' else _COLUMN_IS.format(name)}"
             for name in self.only

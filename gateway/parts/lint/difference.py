@@ -73,7 +73,7 @@ class Difference:
 
     @property
     def paths(self) -> list[str]:
-        """The paths of those in force."""
+        """The paths of the differences in force."""
         return [change.path for change in self.in_force]
 
     @property

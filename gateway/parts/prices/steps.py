@@ -38,7 +38,7 @@ def _usual(price: Mapping[str, Any], rates: Mapping[str, Any]) -> dict[str, Any]
 
 
 class LongContext(TokenRates):
-    """TokenRates of a whole call whose prompt has more than `over` tokens."""
+    """Rates of a whole call whose prompt has more than `over` tokens."""
 
     over: Annotated[Whole, Field(ge=1)]
 
@@ -58,7 +58,7 @@ LongSteps = Annotated[tuple[LongContext, ...], BeforeValidator(_steps), AfterVal
 
 
 class ServiceTierPrice(TokenRates):
-    """TokenRates of the calls that the provider answered in one of its service tiers."""
+    """Rates of the calls that the provider answered in one of its service tiers."""
 
     long: LongSteps = ()
 

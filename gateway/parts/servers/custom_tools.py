@@ -232,7 +232,7 @@ def _text_of(arguments: Any) -> str:
 
 
 class _StreamedText:
-    """The text in the arguments of a call that come in pieces."""
+    """Read the text of a custom tool's input from the JSON arguments of a call, as they come in pieces."""
 
     __slots__ = ("_begun", "_given", "_pending", "_whole")
 
@@ -243,7 +243,7 @@ class _StreamedText:
         self._given = False
 
     def add(self, piece: str) -> str:
-        """Return what a piece of the arguments adds to the text."""
+        """Return the text that this piece of the arguments adds; '' if none is complete yet."""
         self._whole.append(piece)
         self._pending += piece
         if not self._begun:

@@ -204,7 +204,7 @@ class Units:
         self._size, self._n, self._tail = 0, 0, b""
 
     def feed(self, part: bytes) -> None:
-        """Read a part of the body."""
+        """Count the units in the next part of the body."""
         self._size += len(part)
         if self._images:
             for match in _N.finditer(self._tail + part):

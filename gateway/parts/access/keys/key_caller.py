@@ -89,7 +89,7 @@ class KeyRights:
         return Clamp(open_to_it[0], open_to_it[-1])
 
     def check_fields(self, body: Mapping[str, Any]) -> None:
-        """See `Rights`: of what answers by further models nobody could say which does."""
+        """See `Rights`: nobody could say which of the further models answers."""
         if self.some_models:
             for name in _FURTHER:
                 if body.get(name):
@@ -106,7 +106,7 @@ class KeyRights:
             raise self.not_open(f"the model {answers!r}")
 
     def may_call(self, service: str) -> bool:
-        """See `Rights`: a key of some tiers may use the services that are listed among these."""
+        """See `Rights`: a key with a list of tiers may call the services in that list alone."""
         return not self._key.tiers or service in self._key.tiers
 
     def check_service(self, service: str, endpoint: str) -> None:

@@ -198,7 +198,7 @@ class KeyRegistry:
         await self._change([(owner, None)], "remove", why)
 
     async def restore(self, records: Sequence[KeyRecord | OwnerRecord], why: Why) -> int:
-        """Store records as they are, but for those that are there and not older; return how many were stored."""
+        """Store records as they are, unless the store has them as new or newer; return how many were stored."""
         done = 0
         for start in range(0, len(records), _AT_ONCE):
             some = records[start : start + _AT_ONCE]

@@ -58,7 +58,7 @@ def form_of_record(record: KeyRecord | OwnerRecord | None) -> dict[str, str]:
 
 
 def limits_in_words(terms: Terms) -> str:
-    """Return the limits as a line of a list."""
+    """Return limits as the text that a list of keys or teams shows of them."""
     counts = [
         (terms.requests_per_minute, "requests/min"),
         (terms.tokens_per_minute, "tokens/min"),

@@ -122,7 +122,7 @@ class Entered:
 
 
 def freed(worker: str, accounts: Iterable[str]) -> list[Command]:
-    """Return the commands that free what a dead worker had leased of these accounts, once all it left is charged."""
+    """Return the commands that delete a dead worker's leases of these accounts, once its charges are settled."""
     return [Command((b"HDEL", (ACCOUNT_PREFIX + name).encode(), f"w:{worker}".encode())) for name in accounts]
 
 

@@ -300,7 +300,10 @@ class AccountLease:
         return not (self.under or self.unwritten or self.lease > 0 or self.waiting or self.dirty)
 
     def send(self, now: float) -> LeaseRequest:
-        """Return what to tell the store. `heard` or `failed` must follow before the next `send`."""
+        """Return what this worker reports and asks of the account, to be sent to the store.
+
+        `heard` or `failed` must follow before the next `send`.
+        """
         over = self.is_tight if self.money else self.spent + self.others + self.lease > self.limit
         lapsed, unused = now >= self._until, now >= self._taken_at + _IDLE_S
         waiting = self.waiting

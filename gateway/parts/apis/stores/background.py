@@ -68,7 +68,7 @@ class BackgroundRun:
 
 
 class BackgroundRuns(BatchTask[BackgroundRun]):
-    """The runs of one worker. What fails raises ApiError."""
+    """The responses that run in the background in one worker. Methods raise ApiError."""
 
     def __init__(self, kept: KeptResponses, store: Store, most: int) -> None:
         """`most`: how many responses of one tenant may run in this worker at once."""

@@ -30,7 +30,7 @@ _IN_USE: Final = "Another request is using this conversation. Send this one agai
 
 
 class Conversations:
-    """The conversations of one deployment. What fails raises ApiError."""
+    """The conversations that one deployment keeps. Methods raise ApiError."""
 
     def __init__(self, kept: KeptResponses, store: Store) -> None:
         self._kept = kept

@@ -88,7 +88,7 @@ class TierWorld(Section):
 
 
 class StatedCost(Section):
-    """What a tier would cost a conversation until a harder turn; left out, that is not known."""
+    """What a test states that a tier would cost a conversation until a harder turn; what is left out is not known."""
 
     usd: Annotated[float, Field(ge=0)] | None = None
     cold: Count | None = None

@@ -73,7 +73,7 @@ class Followed:
     confidence: Floats
 
     def part(self, begin: int, end: int) -> Followed:
-        """Return the requests from one position to before another."""
+        """Return the requests at the positions from `begin` to before `end`."""
         return Followed(*(getattr(self, column.name)[begin:end] for column in fields(self)))
 
     def take(self, other: Followed, at: Ints) -> None:

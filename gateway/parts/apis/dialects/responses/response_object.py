@@ -152,7 +152,7 @@ class ResponseHead:
         self._fields = fields
 
     def belongs_to(self, conversation_id: str) -> None:
-        """Say in which conversation the response is."""
+        """Name the conversation that the response belongs to in its Response object."""
         self._fields["conversation"] = {"id": conversation_id}
 
     def limit(self, tokens: int) -> None:
