@@ -6,11 +6,10 @@ written `400ms`, `6s`, `24h` and stored in seconds; shares are written `1%` or `
 
 from __future__ import annotations
 
-import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -90,6 +89,7 @@ Refuse = Callable[[KeyPath, Any], str | None]
 _FINDINGS = "findings"
 # Pydantic's messages name Python types, which a YAML author need not know.
 _LIST, _MAPPING = "write a list, such as [a, b]", "write keys with their values, such as {a: b}"
+_MISSING = "required, but missing"
 _PLAIN_WORDS = {
     "tuple_type": _LIST,
     "frozen_set_type": _LIST,
@@ -171,31 +171,15 @@ def _problems(model: type[BaseModel], detail: ErrorDetails, document: Document) 
     path = tuple(detail["loc"]) if kind == "missing" else _path_in_file(detail["loc"], document)
     if kind == _FINDINGS:
         return [document.locate(_below(finding, path)) for finding in context[_FINDINGS]]
-    section = _section_at(model, path[:-1], document)
-    fields, name = section.model_fields if section else {}, str(path[-1]) if path else ""
-    if kind == "extra_forbidden":
-        near = did_you_mean(name, fields)
-        instead = get_close_matches(name, list(fields), n=1)
-        new = instead[0] if near and instead[0] not in document.at(path[:-1]) else None
-        head, colon, rest = name.partition(":")
-        if colon and head in fields and rest:
-            mend = f"write a space behind the colon: `{head}: {rest}`"
-            return [document.locate(Finding(path, "unknown key", "T103", mend, of_key=True))]
-        message = "unknown key" + (near or f"; leave it out, or write one of {', '.join(fields)}")
-        return [document.locate(Finding(path, message, "T103", "", (Edit(path, rename=new),), of_key=True))]
-    if kind == "missing":
-        examples = fields[name].examples if name in fields else None
-        message = "required, but missing"
-        edits: tuple[Edit, ...] = ()
-        if examples:
-            message += f"; write such as `{name}: {examples[0]}`"
-            edits = (Edit(path, str(examples[0])),)
-        return [document.locate(Finding(path, message, "T104", "", edits))]
+    reading = ADDED.reading()
+    if kind in ("extra_forbidden", "missing"):
+        unknown = kind == "extra_forbidden"
+        wrong = Finding(path, "unknown key", "T103", of_key=True) if unknown else Finding(path, _MISSING, "T104")
+        return [document.locate(wrong if reading is None else reading.mended_key(wrong, model, document))]
     error = context.get("error")
     message = _PLAIN_WORDS.get(kind) or detail["msg"].removeprefix("Value error, ")
     message = message[:1].lower() + message[1:]
     code, at = ("T106", error.at) if isinstance(error, ExpressionError) else ("T105", None)
-    reading = ADDED.reading()
     mend, edits = (
         ("", ()) if reading is None else reading.mend_of_value(path, document.at(path), kind, context, message)
     )
@@ -215,38 +199,3 @@ def _path_in_file(loc: KeyPath, document: Document) -> KeyPath:
         if (*path, part) in document.places:
             path = (*path, part)
     return path
-
-
-def _section_at(model: type[BaseModel], path: KeyPath, document: Document) -> type[BaseModel] | None:
-    """Return the model that describes the mapping at `path`, to list its keys; None if there is none."""
-    annotation: Any = model
-    for number, part in enumerate(path):
-        annotation = _model_at(annotation, path[:number], document)
-        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            model_field = annotation.model_fields.get(str(part))
-            if model_field is None:
-                return None
-            annotation = model_field.annotation
-        elif get_origin(annotation) is not None:
-            annotation = get_args(annotation)[1 if issubclass(get_origin(annotation), Mapping) else 0]
-        else:
-            return None
-    annotation = _model_at(annotation, path, document)
-    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
-
-
-def _model_at(annotation: Any, path: KeyPath, document: Document) -> Any:
-    plain = _unwrap(annotation)
-    is_section = isinstance(plain, type) and issubclass(plain, Section)
-    return plain.model_of(document.at(path)) if is_section and path in document.places else plain
-
-
-def _unwrap(annotation: Any) -> Any:
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation = get_args(annotation)[0]
-        elif origin in (Union, types.UnionType):
-            annotation = next(part for part in get_args(annotation) if part is not type(None))
-        else:
-            return annotation

@@ -9,10 +9,12 @@ from gateway.parts.lint.taken_out import add_taken_out, without_taken_out
 
 if TYPE_CHECKING:
     import yaml
+    from pydantic import BaseModel
 
-    from policies.errors import Edit, KeyPath
+    from policies.errors import Edit, Finding, KeyPath
+    from policies.yaml_source import Document
 
-__all__ = ["add_taken_out", "foreign_word", "mend_of_value", "mend_of_yaml", "without_taken_out"]
+__all__ = ["add_taken_out", "foreign_word", "mend_of_value", "mend_of_yaml", "mended_key", "without_taken_out"]
 
 
 def mend_of_value(
@@ -22,6 +24,13 @@ def mend_of_value(
     from gateway.parts.lint import slips
 
     return slips.mend_of_value(path, value, kind, context, message)
+
+
+def mended_key(finding: Finding, model: type[BaseModel], document: Document) -> Finding:
+    """See `slips`."""
+    from gateway.parts.lint import slips
+
+    return slips.mended_key(finding, model, document)
 
 
 def mend_of_yaml(text: str, error: yaml.MarkedYAMLError) -> str:

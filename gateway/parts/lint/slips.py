@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import types
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 import yaml
+from pydantic import BaseModel
 
-from policies.errors import Edit, KeyPath
+from policies.errors import Edit, Finding, KeyPath, did_you_mean
 from policies.expression import ExpressionError
 from policies.quantities import UNIT_SECONDS
-from policies.yaml_source import CORE_SCHEMA
+from policies.validation import Section
+from policies.yaml_source import CORE_SCHEMA, Document
 
 _PLAIN = re.compile(r"^[A-Za-z0-9_](?:[A-Za-z0-9_ .%<>=!+()/-]*[A-Za-z0-9_.%)])?$")
 
@@ -143,3 +146,58 @@ def foreign_word(text: str) -> tuple[str, str, int, str | None] | None:
     mended = _FOREIGN.sub(lambda other: f" {_INSTEAD.get(other[0]) or other[0].lower()} ", bare)
     instead = None if "'" in text or '"' in text else " ".join(mended.split())
     return foreign[0], _INSTEAD.get(foreign[0]) or foreign[0].lower(), foreign.start(), instead
+
+
+def mended_key(finding: Finding, model: type[BaseModel], document: Document) -> Finding:
+    """Return the finding of a key that is unknown or missing in a document of this model, with what to write."""
+    path = finding.path
+    section = _section_at(model, path[:-1], document)
+    fields, name = section.model_fields if section else {}, str(path[-1]) if path else ""
+    if not finding.of_key:
+        examples = fields[name].examples if name in fields else None
+        if not examples:
+            return finding
+        message = f"{finding.message}; write such as `{name}: {examples[0]}`"
+        return finding._replace(message=message, edits=(Edit(path, str(examples[0])),))
+    near, instead = did_you_mean(name, fields), get_close_matches(name, list(fields), n=1)
+    new = instead[0] if near and instead[0] not in document.at(path[:-1]) else None
+    head, colon, rest = name.partition(":")
+    if colon and head in fields and rest:
+        return finding._replace(mend=f"write a space behind the colon: `{head}: {rest}`")
+    message = finding.message + (near or f"; leave it out, or write one of {', '.join(fields)}")
+    return finding._replace(message=message, edits=(Edit(path, rename=new),))
+
+
+def _section_at(model: type[BaseModel], path: KeyPath, document: Document) -> type[BaseModel] | None:
+    """Return the model that describes the mapping at `path`, to list its keys; None if there is none."""
+    annotation: Any = model
+    for number, part in enumerate(path):
+        annotation = _model_at(annotation, path[:number], document)
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            model_field = annotation.model_fields.get(str(part))
+            if model_field is None:
+                return None
+            annotation = model_field.annotation
+        elif get_origin(annotation) is not None:
+            annotation = get_args(annotation)[1 if issubclass(get_origin(annotation), Mapping) else 0]
+        else:
+            return None
+    annotation = _model_at(annotation, path, document)
+    return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
+
+
+def _model_at(annotation: Any, path: KeyPath, document: Document) -> Any:
+    plain = _unwrap(annotation)
+    is_section = isinstance(plain, type) and issubclass(plain, Section)
+    return plain.model_of(document.at(path)) if is_section and path in document.places else plain
+
+
+def _unwrap(annotation: Any) -> Any:
+    while True:
+        origin = get_origin(annotation)
+        if origin is Annotated:
+            annotation = get_args(annotation)[0]
+        elif origin in (Union, types.UnionType):
+            annotation = next(part for part in get_args(annotation) if part is not type(None))
+        else:
+            return annotation
