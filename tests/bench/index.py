@@ -31,7 +31,7 @@ from rich.table import Table
 from cache import shipped_cross_encoder
 from cache.index import Choice
 from gateway.parts.encoders.cross_encoder import CrossEncoder
-from gateway.parts.vector_sets import chosen
+from gateway.parts.vector_sets import part
 from tests.bench.command import bench_parser
 from tests.bench.index_run import Figures, Plan, Times, measure
 from tests.bench.questions import PUBLIC, questions
@@ -111,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     console = Console(stderr=True)
     if options.noquant:
-        chosen._QUANTISATION = b"NOQUANT"  # type: ignore[misc]
+        part._QUANTISATION = b"NOQUANT"  # type: ignore[misc]
     entries, scopes, lookups = _QUICK if options.quick else (options.entries, options.scopes, options.lookups)
     files = PUBLIC if options.questions is None else options.questions
     with console.status("reading and embedding the questions"):

@@ -15,8 +15,8 @@ from gateway.errors import Unauthorized
 from gateway.parts.access.authenticator import KeyAuthenticator, is_key
 from gateway.parts.access.config import AccessSections
 from gateway.parts.access.key_tries import KeyTries
+from gateway.parts.access.keys.identities import is_token
 from gateway.parts.access.keys.roles import ADMIN, Person
-from gateway.parts.access.keys.tokens import is_token
 from gateway.parts.access.routes import audit, budgets, keys
 from gateway.parts.routes.part import cold_api
 from gateway.request.options import known_headers

@@ -30,13 +30,12 @@ from gateway.config.schema import key_digest
 from gateway.errors import Overloaded, Unauthorized
 from gateway.parts.access.config import AccessSections
 from gateway.parts.access.keys.held_keys import UNKNOWN
-from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.identities import Identities, is_token
 from gateway.parts.access.keys.kept_keys import KeptKeys, copy_file
 from gateway.parts.access.keys.key_caller import caller_of
 from gateway.parts.access.keys.known_keys import KnownKeys, configured_owners
 from gateway.parts.access.keys.records import PREFIX, KeyRecord, OwnerRecord, secret_of
 from gateway.parts.access.keys.registry import KeyRegistry
-from gateway.parts.access.keys.tokens import is_token
 
 if TYPE_CHECKING:
     from cache.store.base import Store

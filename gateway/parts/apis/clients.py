@@ -10,12 +10,12 @@ from gateway.parts.apis.service import ServiceClient
 from gateway.parts.apis.stores.background import BackgroundRuns
 from gateway.parts.apis.stores.conversations import Conversations
 from gateway.parts.apis.stores.kept_responses import KeptResponses
-from gateway.parts.apis.token_counter import TokenCounter
 from gateway.steps import Core, KeyFiles
 
 if TYPE_CHECKING:
     from gateway.config.backends import BackendConfig
     from gateway.config.schema import Deployment
+    from gateway.parts.apis.token_counter import TokenCounter
     from policies.loader import PolicySet
 
 
@@ -73,6 +73,8 @@ def _counters(deployment: Deployment) -> dict[str, TokenCounter]:
 
 
 def _counter(config: BackendConfig) -> TokenCounter:
+    from gateway.parts.apis.token_counter import TokenCounter  # most deployments have none
+
     service = ServiceClient(
         config.base_url.removesuffix("/v1"),
         None,

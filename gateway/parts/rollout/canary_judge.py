@@ -24,9 +24,8 @@ import orjson
 from cache.store.base import Command, Store, StoreUnavailable
 from gateway.parts.measures import feedback, label
 from gateway.parts.recorder.decision_record import BASES
-from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
 from gateway.parts.rollout.evaluation import Evaluation
-from gateway.parts.rollout.policy import Learn, Rollout, RolloutSections
+from gateway.parts.rollout.policy import CANDIDATE, CONTROL, Learn, Rollout, RolloutSections
 from gateway.parts.rollout.registry.records import JUDGE, InForce, Rolling, Version
 from gateway.parts.rollout.registry.registry import PolicyRegistry, RegistryConflict, RegistryError
 from gateway.parts.rollout.report import canary_report, details_of, evaluation_report, shadow_report

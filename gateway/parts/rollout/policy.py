@@ -2,15 +2,21 @@
 
 `rollout`: how a change of it is introduced in steps, and when it is taken back. `learn`: how much of its traffic is
 answered twice and judged, and for how much money.
+
+The sticky unit (a conversation, with all others of its session; an API key; or a tenant) is hashed with the candidate's
+version to a number of 64 bits; the units whose number is below the share of all numbers get the candidate. So a unit
+stays with its policy, who is in at 1% is in at 5% too, and another candidate gets other units (`assign`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, ClassVar, Final, Literal, Self
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Annotated, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from gateway.config.schema import key_digest
 from gateway.parts.lint.signed import Delay, Fall, Rise
 from policies.errors import Edit, Finding, dotted
 from policies.loader import Sticky
@@ -19,6 +25,9 @@ from policies.model import Fits, Policy, Rules
 from policies.quantities import read_number
 from policies.sections import PolicySections
 from policies.validation import Seconds, Section, Share, Whole
+
+if TYPE_CHECKING:
+    from policies.loader import RollingPolicy
 
 _MOVE_QUALITY: Final = (
     ("tiers",), ("tier_fields",), ("route",), ("escalate", "when"), ("escalate", "verify"), ("escalate", "judge"),
@@ -189,3 +198,27 @@ class RolloutSections(PolicySections):
 
 
 SECTIONS: Final = RolloutSections
+
+
+CONTROL: Final = "control"
+CANDIDATE: Final = "candidate"
+_NUMBERS: Final = 1 << 64
+
+
+class Assignment(NamedTuple):
+    """What one request got: `arm` is `control` or `candidate`, `unit` its sticky unit's hash, 16 hex digits."""
+
+    arm: str
+    unit: str
+
+
+def assign(rolling: RollingPolicy, tenant: str, bearer: bytes, session: str) -> Assignment:
+    """Return what a request of the candidate's surface gets. `bearer` is its API key, `session` its session's name."""
+    if rolling.sticky == "conversation":
+        unit = b"session:" + session.encode()
+    elif rolling.sticky == "key" and bearer:
+        unit = b"key:" + key_digest(bearer)
+    else:
+        unit = b"tenant:" + tenant.encode()
+    number = int.from_bytes(blake2b(unit, digest_size=8, key=rolling.salt.encode()[:64]).digest())
+    return Assignment(CANDIDATE if number < rolling.share * _NUMBERS else CONTROL, f"{number:016x}")

@@ -29,9 +29,8 @@ from gateway.errors import ApiError
 from gateway.parts.measures.daily_budget import DailyBudget, is_quiet
 from gateway.parts.measures.label import LabelledReply, PairLabel
 from gateway.parts.measures.request_figures import RequestFigures
-from gateway.parts.rollout.assignment import CANDIDATE, assign
 from gateway.parts.rollout.comparer import judge_pair, most_of_judging, shown_answer
-from gateway.parts.rollout.policy import Learn, RolloutSections, ShadowRules
+from gateway.parts.rollout.policy import CANDIDATE, Learn, RolloutSections, ShadowRules, assign
 from gateway.request.context import Client, RequestContext
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, SHADOW, Ledger

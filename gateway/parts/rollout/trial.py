@@ -29,7 +29,7 @@ import numpy as np
 from gateway.parts.measures.endings import was_good
 from gateway.parts.measures.quality import Opinions
 from gateway.parts.rollout.arm_opinions import ArmOpinions, Key, poor_sums
-from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
+from gateway.parts.rollout.policy import CANDIDATE, CONTROL
 from gateway.parts.rollout.sequential import (
     COST,
     FEWEST_COSTS,

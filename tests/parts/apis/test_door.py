@@ -11,8 +11,8 @@ import pytest
 from gateway.caller import ANYBODY, Caller
 from gateway.config.schema import Limits
 from gateway.errors import LimitReached, Overloaded, Unauthorized
-from gateway.parts.apis import door
-from gateway.parts.apis.door import Door
+from gateway.parts.apis.routes import response_socket
+from gateway.parts.apis.routes.response_socket import Door
 from gateway.request.load_shedding import LoadShedder
 
 Headers = Mapping[bytes, bytes]
@@ -78,7 +78,7 @@ async def test_a_key_that_is_refused_later_ends_its_connections(
     entrance: Door, known: Known, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once, with the reason; while nobody can say whether it is valid it stays."""
-    monkeypatch.setattr(door, "_CHECKED_EACH_S", 0.01)
+    monkeypatch.setattr(response_socket, "_CHECKED_EACH_S", 0.01)
     ended: list[str] = []
     for name, headers in (("a", A), ("b", B)):
         connection = await entrance.enter(headers)

@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from gateway.parts.reload.part import PolicyReloader
-from gateway.parts.rollout.assignment import CANDIDATE, CONTROL, assign
-from gateway.parts.rollout.policy import Sticky
+from gateway.parts.rollout.policy import CANDIDATE, CONTROL, Sticky, assign
 from gateway.parts.rollout.registry.follower import PolicyFollower
 from gateway.request.options import session_of
 from policies.loader import PolicySet, PolicySource, RollingPolicy, read_policy

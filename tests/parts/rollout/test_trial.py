@@ -10,8 +10,7 @@ import numpy as np
 import orjson
 import pytest
 
-from gateway.parts.rollout.assignment import CANDIDATE, CONTROL
-from gateway.parts.rollout.policy import Learn, Rollout
+from gateway.parts.rollout.policy import CANDIDATE, CONTROL, Learn, Rollout
 from gateway.parts.rollout.registry.records import Rolling
 from gateway.parts.rollout.report import canary_report
 from gateway.parts.rollout.trial import SETTLE_S, GuardFigures, Trial, TrialVerdict, floor_chance

@@ -15,7 +15,7 @@ from cache.entry import IndexRecord
 from cache.index import Choice, Neighbour, Vector
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.parts.vector_sets.chosen import ChosenIndex
+from gateway.parts.vector_sets.part import ChosenIndex
 from tests.support.store import UNHURRIED
 from tests.support.wait import eventually
 

@@ -11,7 +11,7 @@ from cache.index import IndexState
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, StoreUnavailable
 from cache.store.redis_store import RedisStore
-from gateway.parts.vector_sets.chosen import ChosenIndex
+from gateway.parts.vector_sets.part import ChosenIndex
 from gateway.seams import index_of
 from tests.cache.samples import answer, body, policy
 from tests.cache.test_response_cache import FACTS, ITALY, SAME

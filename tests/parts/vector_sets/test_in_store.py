@@ -10,7 +10,7 @@ import pytest
 
 from cache.index import Neighbour
 from cache.store.base import Command, Store, StoreUnavailable
-from gateway.parts.vector_sets.chosen import VectorSetIndex
+from gateway.parts.vector_sets.part import VectorSetIndex
 
 PARTITION = "tierline:c3:{ab}:s:cd"
 

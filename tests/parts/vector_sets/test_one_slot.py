@@ -6,7 +6,7 @@ import secrets
 
 from cache.store.redis_store import RedisStore
 from gateway.parts.fleet.cluster import slot_of
-from gateway.parts.vector_sets.chosen import VectorSetIndex
+from gateway.parts.vector_sets.part import VectorSetIndex
 from tests.parts.vector_sets.rig import partition_of, record
 
 

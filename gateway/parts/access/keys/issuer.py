@@ -29,7 +29,7 @@ from joserfc.jwt import JWTClaimsRegistry
 
 from gateway.config.environment import write_private
 from gateway.parts.access.config import IssuerConfig, url_of
-from gateway.parts.access.keys.tokens import BadToken, claims_in
+from gateway.parts.access.keys.identities import BadToken, claims_in
 
 log = logging.getLogger("tierline.identity")
 

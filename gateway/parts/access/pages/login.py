@@ -19,9 +19,8 @@ import orjson
 
 from gateway.errors import Unauthorized
 from gateway.parts.access.config import LoginConfig
-from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.identities import BadToken, Identities
 from gateway.parts.access.keys.roles import Person
-from gateway.parts.access.keys.tokens import BadToken
 
 TRY_S: Final = 600
 _LONGEST: Final = 2000

@@ -19,9 +19,8 @@ from typing import Final, Self
 from gateway.config.addresses import is_loopback
 from gateway.errors import Unauthorized
 from gateway.parts.access.key_tries import KeyTries
-from gateway.parts.access.keys.identities import Identities
+from gateway.parts.access.keys.identities import Identities, is_token
 from gateway.parts.access.keys.roles import ADMIN, EDITOR, NOBODY, OWNER, VIEWER, Person
-from gateway.parts.access.keys.tokens import is_token
 
 COOKIE: Final = "tierline-console"
 SESSION_S: Final = 7 * 86400

@@ -25,8 +25,7 @@ from typing import Final
 
 from cache.store.base import StoreUnavailable
 from gateway.caller import bearer_key
-from gateway.parts.rollout.assignment import CANDIDATE, assign
-from gateway.parts.rollout.policy import RolloutSections
+from gateway.parts.rollout.policy import CANDIDATE, RolloutSections, assign
 from gateway.parts.rollout.registry import last_good
 from gateway.parts.rollout.registry.checks import FileDrift, seeds
 from gateway.parts.rollout.registry.records import InForce, Replica, Rolling, Version
