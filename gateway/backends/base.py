@@ -33,7 +33,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 import orjson
 
 from gateway.backends.blame import Blame, blame_for, told_in
-from gateway.dialects.told_lengths import Lengths, lengths_in
+from gateway.backends.server_forms import lengths_in
+from gateway.dialects.told_lengths import Lengths
 from policies.value_type import from_fields, value_type
 
 if TYPE_CHECKING:

@@ -29,8 +29,6 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from gateway.dialects.told_lengths import OUTPUT
-
 Blame = Literal["request", "unknown", "content", "unfit", "model", "key", "account", "pause", "server"]
 
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
@@ -226,3 +224,16 @@ def says_too_long(status: int, body: bytes) -> bool:
 def says_most_output(status: int, body: bytes) -> bool:
     """Return whether an error of this status and body names the longest reply of the model."""
     return status in _STATUSES and OUTPUT.search(body, 0, _LOOKED_AT) is not None
+
+
+OUTPUT: Final = re.compile(
+    rb"max_(?:completion_|output_|new_)?tokens: (?:\d{1,9}) > (\d{1,9})"
+    rb"|max_(?:completion_)?tokens is too large.{0,80}? at most (\d{1,9})"
+    rb"|supports at most (\d{1,9}) (?:completion|output) tokens"
+    rb"|maxOutputTokens value of \d{1,9} but the supported range is from 1 \(inclusive\) to (\d{1,9}) \(exclusive\)"
+    rb"|max_(?:completion_)?tokens`? must be less than or equal to `?(\d{1,9})"
+    rb"|range of max_(?:completion_)?tokens (?:is|should be) \[\d{1,9}, ?(\d{1,9})\]"
+    rb"|(?:maximum|max) (?:output )?tokens (?:you )?requested exceeds the model limit of (\d{1,9})",
+    re.IGNORECASE | re.DOTALL,
+)
+"""What names the longest reply of a model."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from gateway.dialects.told_lengths import Lengths
 from gateway.parts.standard import one
 
 if TYPE_CHECKING:
@@ -267,6 +268,12 @@ def new_refusals(clock: Callable[[], float]) -> Refusals | None:
 @one("servers")
 def new_refused_kinds(clock: Callable[[], float]) -> RefusedKinds | None:
     """Return what remembers the kinds of requests that one tier refuses."""
+
+
+@one("servers")
+def lengths_in(body: bytes) -> Lengths:
+    """Return the figures at the beginning of the body of an error; without, none."""
+    return Lengths()
 
 
 @one("servers")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gateway.cascade.fields import with_set_fields
-from gateway.parts.servers import prompt_cache
+from gateway.parts.servers import prompt_cache, told_lengths
 from gateway.parts.servers.chat_forms import ServerChat
 from gateway.parts.servers.chat_reasoning import last_maker
 from gateway.parts.servers.prompt_cache import KeepWarm
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 new_field_memory = RefusedFields
 new_quota = HeaderQuota
+lengths_in = told_lengths.lengths_in
 new_refusals = HeardRefusals
 new_refused_kinds = RefusedRequests
 adapted = AdaptedBackend

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from gateway.backends.server_forms import lengths_in
 from gateway.dialects.native import Native
-from gateway.dialects.told_lengths import lengths_in
 
 _MESSAGE: Final = re.compile(r"messages\[(\d*)\](?:\.(content|tool_calls)(?:\[(\d+)\])?)?(.*)")
 _TOOL: Final = re.compile(r"tools\[(\d*)\](?:\.function)?(?:\.(\w+))?(.*)")
