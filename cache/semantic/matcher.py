@@ -102,8 +102,8 @@ class SemanticMatcher:
 
         `left_s` is the request's time left in seconds.
         """
-        queue, chosen = self._queue_of(semantic), found.chosen
-        if queue is None or chosen is None or not chosen.doubtful:
+        chosen = found.chosen
+        if chosen is None or not chosen.doubtful or (queue := self._queue_of(semantic)) is None:
             return found.best
         pairs = [(found.near[candidate.place].question, question) for candidate in chosen.doubtful]
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))

@@ -534,7 +534,10 @@ class _Response:
     def header(self, name: str) -> str | None:
         by_name = self._by_name
         if by_name is None:
-            by_name = self._by_name = {name.lower(): value for name, value in reversed(self.fields.items())}
+            fields = self.fields  # of several with one name the first counts
+            by_name = self._by_name = dict(
+                zip(map(bytes.lower, reversed(fields)), reversed(fields.values()), strict=True)
+            )
         value = by_name.get(name.lower().encode())
         return None if value is None else value.decode("utf-8", "surrogateescape")
 

@@ -268,12 +268,12 @@ class ServerReply:
     def whole(self, completion: dict[str, Any]) -> bool:
         """Bring a whole answer into form, in place; return whether anything had to be changed. Raises AnswerFailed."""
         changed = normalise(completion, self._model)
-        messages = [choice.get("message") for choice in completion["choices"]]
-        if self._notes is not None and isinstance(messages[0], dict):
-            self._notes.add(messages[0])
-            self._notes.called(messages[0])
+        if self._notes is not None and isinstance(first := completion["choices"][0].get("message"), dict):
+            self._notes.add(first)
+            self._notes.called(first)
             self._notes.over()
-        for message in messages:
+        for choice in completion["choices"]:
+            message = choice.get("message")
             if not isinstance(message, dict):
                 continue
             if self._translated is not None:
@@ -374,10 +374,13 @@ _PLAIN_PART: Final = frozenset({"type", "text"})
 
 def with_one_system(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
     """Return messages with one system message at most, at the beginning; None if they are such already."""
-    roles = [message.get("role") for message in messages]
-    if "developer" not in roles and "system" not in roles[1:]:
+    for i, message in enumerate(messages):
+        role = message.get("role")
+        if role == "developer" or (role == "system" and i > 0):
+            break
+    else:
         return None
-    first = next((i for i, role in enumerate(roles) if role not in SYSTEM), len(roles))
+    first = next((i for i, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
     made: list[Mapping[str, Any]] = []
     if first:
         contents = [message.get("content") for message in messages[:first]]

@@ -148,6 +148,8 @@ def _in_message(
         made = _of_calls(message)
         tools = tools and (message, "tool_calls", []) not in made
         changes += made
+    if finish == "stop" and not tools and not function:  # as nearly all are, so without a call
+        return finish
     return _fitting(finish, tools=tools, function=function)
 
 
