@@ -253,7 +253,7 @@ class WorkerTask(Protocol):
     """A task of a part that runs in a worker beside requests, from `start` to `aclose`."""
 
     def start(self) -> None:
-        """Start it; the event loop runs."""
+        """Begin the task on the running event loop."""
 
     async def aclose(self) -> None:
         """End it."""

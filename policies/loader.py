@@ -159,7 +159,7 @@ def _sheet_states(folder: Path, version: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
-    """Where policies come from, and what they must fit: all that a reload needs."""
+    """The folder of policies, and all that policies must fit: what a reload needs."""
 
     directory: Path
     tiers: tuple[DeployedTier, ...]

@@ -115,7 +115,7 @@ class StoreConnection(asyncio.Protocol):
             self._waiting = None
 
     def data_received(self, data: bytes) -> None:
-        """Parse what has come; the last reply wanted ends the exchange."""
+        """Parse the bytes that came; with the last reply that the exchange waits for, it ends."""
         self._parser.feed(data)
         try:
             while (reply := self._parser.gets()) is not False:

@@ -86,7 +86,7 @@ _OF_MEMORY: Final = re.compile(r"^(maxmemory|maxmemory_policy|evicted_keys):(.*?
 
 
 def memory(nodes: Sequence[Sequence[Any]]) -> StoreMemory:
-    """Return what one or several servers said of their memory, each in two replies."""
+    """Return the memory of one or several servers, from each one's two replies to INFO."""
     facts = [dict(_OF_MEMORY.findall("\n".join(reply.decode() for reply in replies))) for replies in nodes]
     limits = [int(server["maxmemory"]) for server in facts]
     return StoreMemory(

@@ -67,7 +67,7 @@ class Quota:
         """Subtract a call being made, until a reply reports the new remainder."""
 
     def pause(self, seconds: float, now: float) -> None:
-        """Record that nothing is left for this many seconds, as a sibling worker reports."""
+        """Allow no call for this many seconds, as a sibling worker reports that nothing is left of the quota."""
 
     def wait_s(self, now: float, tokens_in: int = 0) -> float:
         """Return the seconds until a call with a prompt of this many tokens may be made: 0 if now, at most 60."""

@@ -70,7 +70,7 @@ class Observer(Protocol):
         """Keys of policies: it is asked about requests whose policy has one, and about all while a candidate runs."""
 
     def wants(self, request: RequestContext) -> Sequence[Take]:
-        """Return what is wanted of the answer to this request."""
+        """Return what this observer will take of the answer to a request; nothing if it is not interested."""
 
     def start(self) -> None:
         """Start on the running event loop."""

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 @value_type
 class FieldPlan:
-    """What several levels set together: the values for open fields, those that are forced, and bounds."""
+    """The fields that the config and the policy together set in one call.
+
+    `opens` are values of fields that the client left open, `forced` those that replace the client's, `bounds` limits.
+    """
 
     opens: Mapping[str, Any]
     forced: Mapping[str, Any]
@@ -35,7 +38,7 @@ class FieldPlan:
 
 
 def plan_of(levels: Iterable[SetFields]) -> FieldPlan:
-    """Return what these levels set together, the least specific first."""
+    """Merge the fields that several levels set; a later level, which is more specific, has precedence."""
     opens: dict[str, Any] = {}
     forced: dict[str, Any] = {}
     bounds: dict[str, Mapping[str, float]] = {}

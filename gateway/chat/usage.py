@@ -215,7 +215,7 @@ class TokenRates(Section):
 
     @cached_property
     def varies(self) -> bool:
-        """Whether some calls have other rates, which `rates_for` returns."""
+        """Whether the rates differ between calls, so that `rates_for` has to be asked."""
         return False
 
     def rates_for(self, usage: Usage) -> TokenRates:

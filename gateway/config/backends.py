@@ -429,7 +429,7 @@ class BackendConfig(Keyed, SetFields):
 
     @cached_property
     def sets_fields(self) -> bool:
-        """Whether it sets fields of the requests that it is sent."""
+        """Whether the config sets or forces fields of the requests that this backend is sent."""
         return bool(self.set or self.force)
 
     @property

@@ -64,7 +64,7 @@ class EmbeddingConfig(Section):
 
 
 class PoliciesConfig(Section):
-    """Where policies come from."""
+    """Whether policies come from files or from the registry in the store."""
 
     source: Literal["files", "store"] = "files"
     """`files`: the folder of policies, whose changes come into force as they are saved. `store`: the registry in the

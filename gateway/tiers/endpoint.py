@@ -55,7 +55,7 @@ it answers again. `own` is True if this worker's own call showed it, False if a 
 
 @one("adaptive")
 def new_latency_limit(most: int) -> LatencyLimit | None:
-    """Return what lowers a limit of `most` concurrent calls while a backend's latency rises under load."""
+    """Return what lowers the limit on concurrent calls, from `most`, while a backend's latency rises under load."""
 
 
 class KeyRenewal:

@@ -8,7 +8,7 @@ import pytest
 from cache.text.guards import GUARDS, RULES, SWITCHED, Pair, Where, _rules_of
 from tests.support.gateway import ROOT
 
-_SAYS = re.compile(r'(?:guard: |_GUARD\}|refused = ")(\w+)"')
+_SAYS = re.compile(r'(?:guard: |GUARD\}|refused = ")(\w+)"')
 _ROW = re.compile(r"^\| `guard: (\w+)` \| (.*?) \|$", re.MULTILINE)
 
 
@@ -138,7 +138,8 @@ def test_every_guard_is_named_once() -> None:
     """What a policy may switch has rules, what a rule or a stage says is a row of GUARDS, and each row is told."""
     ruled = {rule.guard for rule in RULES}
     assert set(SWITCHED) <= ruled <= set(GUARDS)
-    written = {match for file in (ROOT / "cache").rglob("*.py") for match in _SAYS.findall(file.read_text())}
+    files = [*(ROOT / "cache").rglob("*.py"), *(ROOT / "gateway/parts/encoders").rglob("*.py")]
+    written = {match for file in files for match in _SAYS.findall(file.read_text())}
     assert "unknown_token" in written and written <= set(GUARDS)
     told = dict(_ROW.findall((ROOT / "cache/README.md").read_text()))
     assert told == {name: what + ("" if name in SWITCHED else " (always)") for name, what in GUARDS.items()}
