@@ -13,9 +13,7 @@
     ├── UpgradeRequired        426  invalid_request_error   a WebSocket was asked for
     ├── CacheOnlyMiss          504  invalid_request_error   `only-if-cached`, and no stored answer fits
     ├── RateLimited            429  rate_limit_error        every backend asks for a pause, or a sender must
-    │   ├── SessionLimitReached              the session has used up its caps; another try will not help
-    │   ├── LimitReached                     the key, its team, tenant, end user or session is at a limit, for now
-    │   └── OutOfBudget        429  insufficient_quota      the money of one of them is spent; another try will not help
+    │   └── LimitReached                     the key, its team, tenant, end user or session is at a limit, for now
     ├── Overloaded             503  service_unavailable_error  the gateway, or every backend, is at its limit
     ├── Draining               503  service_unavailable_error  the process stops before the answer was complete
     ├── UpstreamFailed         502  upstream_error          no backend gave a usable answer
@@ -23,7 +21,8 @@
     ├── PassedThrough          any  the backend's own       a client error that the backend found
     └── InternalError          500  server_error            a bug in the gateway
 
-Bodies are `{"error": {"message", "type", "param", "code"}}`, always with all four keys.
+Parts have errors of their own below these. Bodies are `{"error": {"message", "type", "param", "code"}}`, always with
+all four keys.
 """
 
 from __future__ import annotations
@@ -192,13 +191,6 @@ class RateLimited(ApiError):
     code = "rate_limit_exceeded"
 
 
-class SessionLimitReached(RateLimited):
-    """429: a session has used up what the `session` section of its surface's policy allows it."""
-
-    code: str = "session_limit_reached"
-    refuses = True
-
-
 class LimitReached(RateLimited):
     """429, with a `Retry-After` header: an owner of the request is at a limit, or others hold what is left of a budget.
 
@@ -206,14 +198,6 @@ class LimitReached(RateLimited):
     budget_in_use.
     """
 
-    refuses = True
-
-
-class OutOfBudget(RateLimited):
-    """429: a budget of the request's key, team, tenant, end user or session is spent."""
-
-    type = "insufficient_quota"
-    code: str = "insufficient_quota"
     refuses = True
 
 

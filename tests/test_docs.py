@@ -25,7 +25,9 @@ from gateway.backends.base import BackendError
 from gateway.config import loader
 from gateway.config.backends import BackendConfig
 from gateway.config.sections import deployment_model
+from gateway.parts.access.admission import OutOfBudget
 from gateway.parts.access.quotas.terms import Terms
+from gateway.parts.agents.admission import SessionLimitReached
 from gateway.parts.lint.rule_values import CACHE_VALUES, ROUTE_VALUES
 from gateway.parts.standard import PARTS, StandardPart, kinds_of_backends
 from gateway.telemetry import names
@@ -257,6 +259,7 @@ def headers_in_code() -> set[str]:
 def error_codes_in_code() -> set[str]:
     """The words that a client can find as an error's `code`; those that a backend gave and we pass on are not ours."""
     classes = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ApiError)]
+    classes += [OutOfBudget, SessionLimitReached]
     found = {one.code for one in classes if one.code}
     made = {one.__name__ for one in classes}
     for text in (text for file, text in sources().items() if file.is_relative_to(ROOT / "gateway")):

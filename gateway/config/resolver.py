@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -113,11 +112,3 @@ class Resolver:
         if names:
             return f"{names[0]} is not set"
         return f"no base_url; ${{{LOCAL_URL}:-}} is the model that `tierline up` starts"
-
-
-def is_importable(package: str) -> bool:
-    """Return whether a package can be imported, without doing so."""
-    try:
-        return find_spec(package) is not None
-    except ModuleNotFoundError:
-        return False

@@ -165,11 +165,6 @@ def of_embedder(name: str, *, is_model: bool) -> dict[str, str]:
     return {EMBEDDER: name, **called}
 
 
-def of_service(operation: str, model: str) -> dict[str, str]:
-    """Return the attributes of a call to a service, all of which speak the OpenAI API."""
-    return {GEN_AI_OPERATION: operation, GEN_AI_PROVIDER: "openai", GEN_AI_REQUEST_MODEL: model}
-
-
 def of_call(backend: str, provider: str, model: str, url: str | None = None) -> dict[str, Any]:
     """Return the attributes that a call of this backend starts with.
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from gateway.errors import ApiError, Forbidden, LimitReached, OutOfBudget, Overloaded, retry_after
+from gateway.errors import ApiError, Forbidden, LimitReached, Overloaded, RateLimited, retry_after
 from gateway.parts.access.budget_steering import turn
 from gateway.parts.access.expected_costs import Cost, ExpectedCosts
 from gateway.parts.access.keys.key_caller import KeyCaller, Limited
@@ -62,6 +62,14 @@ _HEADERS: Final[Mapping[HeaderStyle, Mapping[str, tuple[bytes, bytes, bytes]]]] 
 }
 """Headers of the limit, of what is left of it, and of when all of it is free again."""
 _NO_RETRY: Final = ((b"x-should-retry", b"false"),)
+
+
+class OutOfBudget(RateLimited):
+    """429: a budget of the request's key, team, tenant, end user or session is spent."""
+
+    type = "insufficient_quota"
+    code: str = "insufficient_quota"
+    refuses = True
 
 
 class QuotaAdmission:

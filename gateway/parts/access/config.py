@@ -7,6 +7,7 @@ roles: [...]                 which claims give which role
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_va
 from gateway.config.addresses import check_http_url, is_loopback
 from gateway.config.environment import LEAST_KEY, BadSecret, secret_from_env
 from gateway.config.notations import Name, Words
-from gateway.config.resolver import Resolver, is_importable
+from gateway.config.resolver import Resolver
 from gateway.config.schema import DEFAULT_TENANT, AdminPlace, Deployment, key_digest
 from gateway.config.sections import Sections
 from gateway.parts.access.quotas.terms import NO_TERMS, Terms
@@ -302,7 +303,7 @@ class AccessSections(Sections):
     def resolve(cls, deployment: Deployment, resolver: Resolver) -> Mapping[str, object]:
         """Return the tenants with the digests of their keys, the admin API and the alerts with their secrets."""
         own = deployment.of(cls)
-        if own.identity.issuers and not is_importable("joserfc"):
+        if own.identity.issuers and find_spec("joserfc") is None:
             message = "tokens need joserfc, which is not installed: pip install 'tierline[identity]'"
             resolver.refuse(("identity", "issuers"), message)
         tenants = {name: _tenant(("tenants", name), tenant, resolver) for name, tenant in own.tenants.items()}

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from cache.store.base import Command, StoreUnavailable
-from gateway.errors import SessionLimitReached
+from gateway.errors import RateLimited
 from gateway.parts.agents.policy import AgentSections
 from gateway.parts.agents.shortening import with_shorter_input
 from gateway.parts.agents.turns import Recent
@@ -59,6 +59,13 @@ _ENTER: Final = Path(__file__).with_name("enter_session.lua").read_bytes()
 Cap = Literal["calls", "usd", "time"]
 Outcome = Literal["open", "last", "over"]
 Counted = Callable[[str, Cap, Outcome], None]
+
+
+class SessionLimitReached(RateLimited):
+    """429: a session has used up what the `session` section of its surface's policy allows it."""
+
+    code: str = "session_limit_reached"
+    refuses = True
 
 
 @dataclass(slots=True)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final, Literal, Self
 
 from pydantic import model_validator
 
 from gateway.config.backends import Auth
 from gateway.config.notations import OptionalText
-from gateway.config.resolver import is_importable
 from policies.errors import Finding
 from policies.validation import raise_findings
 
@@ -62,10 +62,18 @@ class CloudAuth(Auth):
         """See `Auth.lacks`."""
         package = _PACKAGES[self.kind]
         missing = f"{package}, which is not installed: pip install 'tierline[{self.kind}]'"
-        return "" if is_importable(package) else missing
+        return "" if _is_importable(package) else missing
 
     def identity(self) -> Identity:
         """See `Auth.identity`."""
         from gateway.parts.fleet.clouds import identity_for
 
         return identity_for(self.model_dump())
+
+
+def _is_importable(package: str) -> bool:
+    """Return whether a package can be imported, without doing so."""
+    try:
+        return find_spec(package) is not None
+    except ModuleNotFoundError:
+        return False

@@ -168,13 +168,14 @@ def hop_of(trace: Trace, ledger: Ledger, service: str, operation: str, model: st
     ledger.attempts += 1
     ledger.tier = ledger.backend = service
     ledger.model = model
+    asked = {names.GEN_AI_OPERATION: operation, names.GEN_AI_PROVIDER: "openai", names.GEN_AI_REQUEST_MODEL: model}
     return trace.begin(
         names.ATTEMPT,
         {
             names.ATTEMPT_NUMBER: ledger.attempts,
             names.TIER: service,
             names.BACKEND: service,
-            **(names.of_service(operation, model) if operation in _OF_MODELS or model else {}),
+            **(asked if operation in _OF_MODELS or model else {}),
         },
     )
 

@@ -11,7 +11,8 @@ import pytest
 from cache.flights import Flight, Landing
 from cache.write import PendingWrite
 from gateway.caching.flights import Follower, Leader
-from gateway.errors import OutOfBudget, UpstreamFailed
+from gateway.errors import UpstreamFailed
+from gateway.parts.access.admission import OutOfBudget
 from gateway.request.context import AnswerEnd, Client, Reply, RequestContext
 from tests.support.context import streamed_request
 
