@@ -13,7 +13,7 @@ and where it holds:
     strict     no model scores the pair: every word counts
     alone      the verifier scores it, and nothing reads what is left
     screened   a cross-encoder reads what is left, so only what conflicts is refused, not every difference
-    foreign    as `screened`, where both questions are in one language other than English
+    foreign    as `screened`, where neither question is in English
     turn       two turns of conversations, before the cross-encoder reads them
     earlier    two turns before the last
     answers    two answers to one question, in an audit
