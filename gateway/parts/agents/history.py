@@ -27,7 +27,7 @@ from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
 from gateway.parts.agents.shortening import history_span, with_summary
 from gateway.parts.agents.turns import Recent
-from gateway.parts.measures.daily_budget import DailyBudget, call_model, is_quiet, text_of_answer
+from gateway.parts.measures.daily_budget import DailyBudget, call_model, is_quiet
 from gateway.telemetry import names
 from routing.features import room_needed
 
@@ -128,8 +128,7 @@ class HistorySummaries:
         self._paid(request.policy.surface, answer.cost_usd)
         with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
             await self._budget.settle(reserved, answer.cost_usd)
-        text = answer.value and text_of_answer(answer.value)
-        if text and text.strip():
+        if (text := answer.text) and text.strip():
             digest = await off_loop(partial(_hash, request.body["messages"][: span.stop]))
             told = {"start": span.start, "end": span.stop, "hash": digest, "text": _BEGIN + text.strip()}
             self._seen.put(hash(key), told)

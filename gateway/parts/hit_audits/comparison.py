@@ -42,7 +42,7 @@ from gateway.cascade.fields import with_set_fields
 from gateway.chat.usage import Usage
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.hit_audits.statements import Embed, StatementComparer, StatementScorer, Verdict
-from gateway.parts.measures.daily_budget import DailyBudget, call_model, text_of_answer
+from gateway.parts.measures.daily_budget import DailyBudget, call_model
 from routing.features import room_needed
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class AuditJudge:
         )
         if answer.value is None:
             return None, answer.error, answer.cost_usd
-        same = _word(answer.value)
+        same = _word(answer.text)
         return same, "unclear" if same is None else "same" if same else "different", answer.cost_usd
 
 
@@ -283,7 +283,6 @@ def _body(question: str, stored: str, fresh: str) -> dict[str, Any]:
     return {"messages": messages, "temperature": 0, "max_tokens": _MOST_TOKENS}
 
 
-def _word(completion: Mapping[str, Any]) -> bool | None:
+def _word(text: str | None) -> bool | None:
     """Return True for SAME, False for DIFFERENT and None for anything else."""
-    text = text_of_answer(completion)
     return None if text is None else _WORDS.get(text.strip().removesuffix(".").lower())

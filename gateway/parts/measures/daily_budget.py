@@ -116,6 +116,11 @@ class ModelAnswer:
     cost_usd: float
     error: str = ""
 
+    @property
+    def text(self) -> str | None:
+        """The text of the first choice; None if there is none."""
+        return None if self.value is None else text_of_answer(self.value)
+
 
 def is_quiet(endpoint: Endpoint) -> bool:
     """Return whether a call can go out at once and leaves a quarter of the slots; an idle single slot will do."""

@@ -37,7 +37,7 @@ from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.completions import READ_CHARS, conversation_shown, evidence_of, function_pieces
 from gateway.chat.usage import Usage, usage_of
-from gateway.parts.measures.daily_budget import DailyBudget, ModelAnswer, call_model, is_quiet, text_of_answer
+from gateway.parts.measures.daily_budget import DailyBudget, call_model, is_quiet, text_of_answer
 from gateway.parts.measures.label import LabelledReply, PairLabel
 from gateway.parts.rollout.policy import Learn, RolloutSections
 from routing.decide import needs
@@ -105,7 +105,7 @@ async def judge_pair(
     spent, said = 0.0, []
     for first, second in (answers, answers[::-1]):
         body = pair_body(endpoint, messages, first, second)
-        answer: ModelAnswer = await call_model(
+        answer = await call_model(
             endpoint, surface, with_set_fields(BackendRequest(body, ask_logprobs=False), endpoint), limit_s
         )
         spent += answer.cost_usd
