@@ -165,14 +165,6 @@ def why_not_in_context(question: str) -> str:
     return next((reason for reason, _, holds in _RULES if reason != _FOLLOW_UP and holds(words)), "")
 
 
-def every_reason(question: str) -> list[str]:
-    """Return every rule that holds, as `reason` or `reason: rule`: for a report on what each is worth."""
-    if len(question) > LONGEST_QUESTION:
-        return ["long"]
-    words = _words_of(question)
-    return [f"{reason}: {rule}" if rule else reason for reason, rule, holds in _RULES if holds(words)]
-
-
 class _QuestionWords(NamedTuple):
     """A question, its words in lower case, their set, the pairs of neighbours, the number of its own words, and how it
     reads in the languages other than English that it may be in.

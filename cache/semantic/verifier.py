@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from cache.text.guards import SWITCHED, Pair
 from cache.text.normalized_question import NormalizedQuestion, gist
-from cache.text.pair_features import FEATURES, WordTable, features, leftover
+from cache.text.pair_features import FEATURES, WordTable, features
 from cache.text.reading import SCRIPTS
 from policies.value_type import from_fields
 
@@ -184,14 +184,6 @@ class Verifier:
             return _verdict((0.0, refused))
         numbers = features(pair.a, pair.b, pair.rest, cosine, self._table)
         return VerifierVerdict(self._calibrated(self._trees.margin(np.array(numbers))), "")
-
-    def score_alone(self, stored: str, asked: str, cosine: float) -> float:
-        """Return a pair's score without any veto, 0..1, to measure what vetoes add; 0 if a text cannot be parsed."""
-        a, b = self._read(stored), self._read(asked)
-        if not a.words or not b.words:
-            return 0.0
-        numbers = features(a, b, leftover(a, b), cosine, self._table)
-        return self._calibrated(self._trees.margin(np.array(numbers)))
 
     def _calibrated(self, margin: float) -> float:
         """Interpolate the isotonic calibration; it never reaches 0 or 1, so that thresholds can rank high scores."""

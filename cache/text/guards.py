@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple, get_args
+from typing import Final, Literal, NamedTuple, get_args
 
 from cache.text import question_conflicts as by_question
 from cache.text import text_conflicts as by_text
@@ -106,17 +106,6 @@ class Pair:
             if conflict(a, b, rest):
                 return guard
         return ""
-
-
-def every_refusal(a: NormalizedQuestion, b: NormalizedQuestion, where: Where) -> list[str]:
-    """Return every rule that refuses, as `guard: rule`: for a report on what each is worth."""
-    rest = leftover(a, b)
-    read_of: Mapping[str, tuple[Any, ...]] = {"question": (a, b), "leftover": (a, b, rest)}
-    return [
-        f"{rule.guard}: {rule.name}"
-        for rule in RULES
-        if where in rule.where and rule.reads in read_of and rule.conflict(*read_of[rule.reads])
-    ]
 
 
 class Rule(NamedTuple):

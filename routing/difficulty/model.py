@@ -400,15 +400,6 @@ def version_in(folder: Path) -> str:
         return ""
 
 
-def kinds_in(folder: Path) -> list[str] | None:
-    """Return the kinds that the data sheet in `folder` names, none for a format without kinds; None without a sheet."""
-    try:
-        sheet = json.loads((folder / SHEET_FILE).read_bytes())
-        return list(sheet["measured"].get("kinds", ()))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
-
-
 def _checked_weights(folder: Path) -> bytes:
     """Return the bytes of the artefact's numbers. Raises ArtefactError if the data sheet's SHA-256 differs."""
     try:

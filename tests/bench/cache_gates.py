@@ -8,15 +8,17 @@ and few that want the same answer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from cache.planning.eligibility import every_reason
-from cache.text.guards import Where, every_refusal
-from cache.text.normalized_question import gist
+from cache.planning.eligibility import _RULES, LONGEST_QUESTION, _words_of
+from cache.text.guards import RULES, Where
+from cache.text.normalized_question import NormalizedQuestion, gist
+from cache.text.pair_features import leftover
 from gateway.parts.fit.curves import Flags
 from gateway.report import table
 
@@ -72,3 +74,22 @@ def table_of_gates(counted: dict[str, GateCount], gates: Sequence[frozenset[str]
     of_same, of_different = int((stopped & same).sum()), int((stopped & ~same).sum())
     shown.add_row("any", f"{of_same} of {same.sum()}", "", f"{of_different} of {(~same).sum()}", "")
     return shown
+
+
+def every_reason(question: str) -> list[str]:
+    """Return every rule that holds, as `reason` or `reason: rule`: for a report on what each is worth."""
+    if len(question) > LONGEST_QUESTION:
+        return ["long"]
+    words = _words_of(question)
+    return [f"{reason}: {rule}" if rule else reason for reason, rule, holds in _RULES if holds(words)]
+
+
+def every_refusal(a: NormalizedQuestion, b: NormalizedQuestion, where: Where) -> list[str]:
+    """Return every rule that refuses, as `guard: rule`: for a report on what each is worth."""
+    rest = leftover(a, b)
+    read_of: Mapping[str, tuple[Any, ...]] = {"question": (a, b), "leftover": (a, b, rest)}
+    return [
+        f"{rule.guard}: {rule.name}"
+        for rule in RULES
+        if where in rule.where and rule.reads in read_of and rule.conflict(*read_of[rule.reads])
+    ]

@@ -22,6 +22,7 @@ from cache.planning.plan import Planner
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
+from cache.text.pair_features import features, leftover
 from gateway.cli.flags import add_json_flag, whole
 from gateway.config.schema import Limits
 from gateway.encoders import load_embedder
@@ -271,7 +272,7 @@ def _gates(options: CacheOptions, cache: CacheUnderTest, pairs: Sequence[Labelle
         for (a, b), cosine in zip(questions, cosines.tolist(), strict=True)
     ]
     if cache.verifier is not None:
-        alone = cache.verifier.score_alone
+        alone = partial(score_alone, cache.verifier)
         scores = np.array([alone(a, b, cosine) for (a, b), cosine in zip(questions, cosines.tolist(), strict=True)])
     if screening:
         plain = scores < cache.semantic.cross_encoder.ask_from
@@ -427,3 +428,12 @@ def _conversation(bodies: ChatBodies, messages: list[Any]) -> tuple[dict[str, An
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+def score_alone(verifier: Verifier, stored: str, asked: str, cosine: float) -> float:
+    """Return a pair's score without any veto, 0..1, to measure what vetoes add; 0 if a text cannot be parsed."""
+    a, b = verifier._read(stored), verifier._read(asked)
+    if not a.words or not b.words:
+        return 0.0
+    numbers = features(a, b, leftover(a, b), cosine, verifier._table)
+    return verifier._calibrated(verifier._trees.margin(np.array(numbers)))

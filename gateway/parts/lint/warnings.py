@@ -7,7 +7,9 @@ wait.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gateway.config.backends import PROXIED, BackendConfig
@@ -20,7 +22,7 @@ from policies.expression import Expression
 from policies.model import UNCALIBRATED_BELOW, Policy, Rules
 from policies.sections import all_added
 from policies.yaml_source import Document
-from routing.difficulty.model import kinds_in, shipped_artefact, version_in
+from routing.difficulty.model import SHEET_FILE, shipped_artefact, version_in
 
 
 def findings_in(policy: Policy, document: Document, deployment: Deployment | None) -> list[Problem]:
@@ -83,7 +85,7 @@ def _of_kinds(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
     if policy.route.classifier == "none":
         return
     artefact = deployment.classifier or shipped_artefact(deployment.embedding.kind)
-    named = kinds_in(artefact)
+    named = _kinds_in(artefact)
     if named is None:
         return  # starting with an artefact that cannot be read says why
     rules: list[tuple[tuple[str, ...], Expression]] = [
@@ -247,3 +249,12 @@ def _of_set_fields(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
                     at = ("tier_fields", tier.name, how, name)
                     message = f"backend {backend.name!r} ({backend.model}) refuses {name}, so it is never sent there"
                     yield Finding(at, message, "T718", "leave it out, or give that tier another model", (Edit(at),))
+
+
+def _kinds_in(folder: Path) -> list[str] | None:
+    """Return the kinds that the data sheet in `folder` names, none for a format without kinds; None without a sheet."""
+    try:
+        sheet = json.loads((folder / SHEET_FILE).read_bytes())
+        return list(sheet["measured"].get("kinds", ()))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
