@@ -30,7 +30,6 @@ from tests.support.store import LocalStore, local_store
 from tests.support.upstream import Upstream
 
 TOGETHER = {
-    "left out": ("test_left_out.py",),
     "fits": (
         "test_training.py",
         "test_confidence_training.py",

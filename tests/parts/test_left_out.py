@@ -174,12 +174,17 @@ def recognised(gateway: Gateway, question: str) -> httpx2.Response | None:
     return reply if reply.headers.get("x-tierline-path") == "cache-semantic" else None
 
 
+_OFTEN = ("access", "apis", "measures", "servers")
+"""Parts that most others are tied to. `.ci/run` leaves out each of the others too, which takes two minutes."""
+_EACH = [pytest.param((part,), id=part.name, marks=() if part.name in _OFTEN else pytest.mark.long) for part in PARTS]
+
+
 def _gone(parts: Sequence[StandardPart]) -> list[str]:
     """Return the commands, and actions of commands, that do not run without these parts."""
     return [name for name in help_texts() if any(name in part.commands + part.needed_by for part in parts)]
 
 
-@pytest.mark.parametrize("parts", [*[(part,) for part in PARTS], PARTS], ids=[*[part.name for part in PARTS], "all"])
+@pytest.mark.parametrize("parts", [*_EACH, pytest.param(PARTS, id="all")])
 def test_a_gateway_without_a_part_serves_and_its_commands_run(
     parts: tuple[StandardPart, ...], copy: Copy, upstream: Upstream, store: LocalStore, tmp_path: Path
 ) -> None:
