@@ -326,7 +326,7 @@ class HeldLimits(Protocol):
         """Return whether a chat may call these tiers at once, without waiting."""
 
     async def before_calls(self, request: RequestContext, tiers: Sequence[str], *, races: bool) -> None:
-        """Reserve what a chat costs that is answered by these tiers; `races`: it may call several at once."""
+        """Reserve the expected cost of a chat that these tiers may answer; with `races`, of several at once."""
 
     async def reserve(self, usd: float | None, what: str) -> None:
         """Reserve this cost in US dollars of what is no chat; None for a price nobody states."""

@@ -34,7 +34,7 @@ _log = logging.getLogger("tierline")
 
 
 class BudgetsHeld(Protocol):
-    """The part of a request's limits that is looked at while it waits for its budgets."""
+    """What `turn` needs of a request's limits: ask the store what is spent, and whether that is near a budget's end."""
 
     async def look(self, *, anew: bool = False) -> None: ...
 

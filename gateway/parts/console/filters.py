@@ -101,7 +101,8 @@ class Filter:
     def where(self, now_s: float, exactly: str = "") -> tuple[str, dict[str, Any]]:
         """Return the condition in SQL over the view `requests`, and its values.
 
-        `exactly`: the column, `request_id` or `trace_id`, that is what is searched for, not only begins with it.
+        With `exactly`, a column (`request_id` or `trace_id`), the text searched for must equal it; without, one of the
+        two columns must begin with the text.
         """
         parts: list[str] = []
         values: dict[str, Any] = {}

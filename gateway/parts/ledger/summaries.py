@@ -42,7 +42,7 @@ class SummarisedRecords(Protocol):
     """Records that queries ask, with summaries of them."""
 
     def keep(self, summary: Summary) -> None:
-        """Have a summary made in advance."""
+        """Compute this summary for each segment of the archive before a query asks for it."""
 
     async def ask(
         self,

@@ -24,7 +24,10 @@ _EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class Evaluation:
-    """What a candidate would have decided on the requests since it was applied. `content` is its policy file's."""
+    """Counts of what a candidate would have decided on the requests since it was applied.
+
+    `content` is the candidate's policy file as parsed YAML.
+    """
 
     content: Mapping[str, Any]
     requests: int = 0
