@@ -101,8 +101,7 @@ class Filter:
     def where(self, now_s: float, exactly: str = "") -> tuple[str, dict[str, Any]]:
         """Return the condition in SQL over the view `requests`, and its values.
 
-        With `exactly`, a column (`request_id` or `trace_id`), the text searched for must equal it; without, one of the
-        two columns must begin with the text.
+        `exactly` is a column that must equal the text searched for; '': `request_id` or `trace_id` begins with it.
         """
         parts: list[str] = []
         values: dict[str, Any] = {}

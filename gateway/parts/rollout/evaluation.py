@@ -24,10 +24,7 @@ _EXAMPLES: Final = 5
 
 @dataclass(slots=True)
 class Evaluation:
-    """Counts of what a candidate would have decided on the requests since it was applied.
-
-    `content` is the candidate's policy file as parsed YAML.
-    """
+    """What a candidate would have decided, in counts, since it was applied. `content` is its policy file, parsed."""
 
     content: Mapping[str, Any]
     requests: int = 0
