@@ -12,6 +12,7 @@ import pytest
 
 from cache import shipped_cross_encoder
 from gateway.parts.encoders.cross_encoder import SHEET, CrossEncoder
+from gateway.parts.hit_audits.label_errors import LabelErrors
 from tools import choose_answer_thresholds
 from tools.choose_answer_thresholds import denied_up_to, is_read, main
 from tools.question_families import QuestionFamily
@@ -83,7 +84,7 @@ def test_the_data_sheet_gets_both_thresholds(
     assert (model.same_answer, model.other_answer) == (chosen["same_answer_strict"], chosen["other_answer"])
     assert 0.0 <= chosen["other_answer"] <= chosen["same_answer_strict"]
     assert chosen["called_same"]["wrong"] <= 0.005
-    errors = model.label_errors
+    errors = LabelErrors.of(model.label_errors)
     assert (errors.same, errors.other) == (6 * 8 * 3, 6 * 8 * 9)
     assert errors.false_alarm <= 0.02 and errors.sensitivity() >= 0.3
     assert set(errors.by_language) == {"ar", "de", "en", "es", "ja", "zh"}
