@@ -24,8 +24,8 @@ class CrossEncoderError(ValueError):
     """A folder cannot be loaded as a cross-encoder; the message gives the file, the reason and the remedy."""
 
 
-class TextPairScorer(Protocol):
-    """Score pairs of questions; called on a thread of its own."""
+class PairReader(Protocol):
+    """Say, by its data sheet, which pairs of questions a cross-encoder can score."""
 
     @property
     def strict(self) -> float | None:
@@ -38,6 +38,10 @@ class TextPairScorer(Protocol):
     @property
     def languages(self) -> Collection[str]:
         """Codes of the languages in which it can score texts, by its data sheet."""
+
+
+class TextPairScorer(PairReader, Protocol):
+    """Score pairs of questions; called on a thread of its own."""
 
     def scores(self, pairs: Sequence[TextPair]) -> Sequence[float]:
         """Return for each pair the probability that both want the same answer, 0..1; 0 for one that is too long, UNREAD
@@ -122,20 +126,8 @@ class Checked:
     batch: int = 0
 
 
-class PairQueue(Protocol):
+class PairQueue(PairReader, Protocol):
     """Have a cross-encoder score the pairs of one event loop's requests. Close it when done."""
-
-    @property
-    def strict(self) -> float | None:
-        """See `TextPairScorer`."""
-
-    @property
-    def scripts(self) -> Collection[str]:
-        """See `TextPairScorer`."""
-
-    @property
-    def languages(self) -> Collection[str]:
-        """See `TextPairScorer`."""
 
     async def check(self, pairs: Sequence[TextPair], limit_s: float) -> Checked:
         """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""

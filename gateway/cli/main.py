@@ -132,6 +132,11 @@ def _fail(message: str, code: Exit) -> Exit:
     return code
 
 
+def _lacks(example: str) -> bool:
+    """Return whether a line of `_EPILOG` has a command that this installation lacks."""
+    return example.startswith("  tierline ") and standard.part_missing_for(example.split()[1]) is not None
+
+
 def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentParser:
     """Return the parser of the whole command line, with the options of the chosen command only."""
     parser = _Parser(
@@ -140,7 +145,7 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
         description="Tierline is a gateway: one OpenAI-compatible URL in front of several tiers of models. It answers "
         "from a cache what was answered before, and sends other requests to the cheapest tier that should be good "
         "enough in time.",
-        epilog=_EPILOG,
+        epilog="\n".join(line for line in _EPILOG.splitlines() if not _lacks(line)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")

@@ -174,6 +174,8 @@ def recognised(gateway: Gateway, question: str) -> httpx2.Response | None:
     return reply if reply.headers.get("x-tierline-path") == "cache-semantic" else None
 
 
+_EXAMPLES = {"up", "serve", "check", "trace"}
+"""Commands of which `tierline --help` has an example."""
 _OFTEN = ("access", "apis", "measures", "servers")
 """Parts that most others are tied to. `.ci/run` leaves out each of the others too, which takes two minutes."""
 _EACH = [pytest.param((part,), id=part.name, marks=() if part.name in _OFTEN else pytest.mark.long) for part in PARTS]
@@ -295,6 +297,7 @@ def test_a_gateway_without_a_part_serves_and_its_commands_run(
         worked = [(argv, next(ran)) for argv in works]
         assert [(argv, did) for argv, did in worked if did.code] == []
         assert re.findall(r"^    ([a-z]+)\s", worked[0][1].out, re.MULTILINE) == left
+        assert {*re.findall(r"^  tierline ([a-z]+)", worked[0][1].out, re.MULTILINE)} == _EXAMPLES & {*left}
         assert "trace" in names or request_id in worked[1][1].out
         missing = "measures" if "measures" in left_out else "hit_audits"
         setting = f"the setting cache.semantic.max_error needs the part {missing}, which is not installed"

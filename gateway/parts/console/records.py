@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from gateway.parts.ledger.summaries import Summary
+from gateway.parts.ledger.summaries import SummarisedRecords
 
 
-class Records(Protocol):
+class Records(SummarisedRecords, Protocol):
     """The recorded requests as of now. Its queries raise QueryError."""
 
     failing: str
@@ -19,19 +18,6 @@ class Records(Protocol):
     @property
     def damaged(self) -> Mapping[Path, str]:
         """The files that cannot be read and are left out, each with the reason."""
-
-    def keep(self, summary: Summary) -> None:
-        """Have a summary made in advance."""
-
-    async def ask(
-        self,
-        sql: str,
-        values: Mapping[str, Any] | None = None,
-        *,
-        from_ms: int | None = None,
-        summaries: Sequence[Summary] = (),
-    ) -> list[dict[str, Any]]:
-        """Return the rows of a query, of requests from a time on where it is given."""
 
     async def newest(
         self,
