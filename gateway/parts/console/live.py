@@ -11,6 +11,9 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Final
 
+from starlette.requests import Request
+
+from gateway.parts.console.page import whole_in
 from gateway.parts.console.records import Records
 
 log = logging.getLogger("tierline.console")
@@ -23,6 +26,11 @@ _IDLE_S: Final = 15.0
 """Without new requests a comment is sent this often, so that a connection that is gone is noticed."""
 
 
+def added_in(request: Request) -> int | None:
+    """Return how often requests were added when the page was made that asks for updates; None if it does not say."""
+    return whole_in(request.query_params.get("added", ""))
+
+
 class LiveUpdates:
     """The updates of one page, by what it shows, such as its time span."""
 
@@ -32,18 +40,22 @@ class LiveUpdates:
         self._make = make
         self._feeds: dict[str, _Feed] = {}
 
-    async def updates(self, key: str) -> AsyncIterator[bytes]:
-        """Yield server-sent events for as long as the browser listens."""
+    async def updates(self, key: str, added: int | None = None) -> AsyncIterator[bytes]:
+        """Yield server-sent events for as long as the browser listens.
+
+        `added` is that of the records when the page was made, so that what came since is sent at once; None for now.
+        The number of a process that is gone cannot be compared: the page is sent at once.
+        """
+        newest = self._archive.added
+        shown = newest if added is None else added if added <= newest else -1
         feed = self._feeds.get(key)
         if feed is None:
             feed = self._feeds[key] = _Feed(self._archive, self._make, key)
         try:
-            with feed.watched():
+            with feed.watched(shown):
                 yield b": connected\n\n"
-                seen = feed.number
                 while True:
-                    event = await feed.after(seen)
-                    seen = feed.number
+                    shown, event = await feed.after(shown)
                     yield event
         finally:
             if not feed.is_watched:
@@ -61,13 +73,17 @@ class _Feed:
         self._task: asyncio.Task[None] | None = None
         self._event = b""
         self._made = asyncio.Event()
-        self.number = 0
+        self._of = 0
+        """Additions of requests that the newest event was made of; before the first, those that all watchers show."""
 
     @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Make updates for as long as the block runs, in one task for all watchers."""
+    def watched(self, shown: int) -> Iterator[None]:
+        """Make updates for as long as the block runs, in one task for all watchers. This one shows `shown`."""
         self._watchers += 1
-        if self._task is None:
+        if self._task is None or (not self._event and shown < self._of):
+            if self._task is not None:
+                self._task.cancel()
+            self._of = shown
             self._task = asyncio.create_task(self._run(), name=f"console.live.{self._key}")
         try:
             yield
@@ -82,23 +98,23 @@ class _Feed:
         """Whether anybody waits for its updates."""
         return self._watchers > 0
 
-    async def after(self, number: int) -> bytes:
-        """Return the newest event, once there is one after `number`; a comment if none comes for a while."""
-        if self.number == number:
+    async def after(self, shown: int) -> tuple[int, bytes]:
+        """Return the newest event and what it was made of, once that is more than `shown`; a comment after a while."""
+        if not self._event or self._of <= shown:
             made = self._made
             try:
                 async with asyncio.timeout(_IDLE_S):
                     await made.wait()
             except TimeoutError:
-                return b": nothing new\n\n"
-        return self._event
+                return shown, b": nothing new\n\n"
+        return self._of, self._event
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            if not await self._archive.wait_for_requests(_IDLE_S):
+            if not await self._archive.wait_for_requests(self._of, _IDLE_S):
                 continue
-            began = loop.time()
+            began, added = loop.time(), self._archive.added
             try:
                 html = await self._make(self._key)
             except Exception:
@@ -106,7 +122,7 @@ class _Feed:
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue
             self._event = b"".join(b"data: " + line.encode() + b"\n" for line in html.splitlines() if line) + b"\n"
-            self.number += 1
+            self._of = added
             made, self._made = self._made, asyncio.Event()
             made.set()
             await asyncio.sleep(max(_LEAST_S, (loop.time() - began) * _SHARE))

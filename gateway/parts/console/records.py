@@ -37,5 +37,9 @@ class Records(SummarisedRecords, Protocol):
     def cursor(self) -> Any:
         """Return a connection of DuckDB's to the records, for one thread at a time."""
 
-    async def wait_for_requests(self, timeout_s: float) -> bool:
-        """Return whether a request was added within `timeout_s`."""
+    @property
+    def added(self) -> int:
+        """How often requests were added; it grows with every addition, and begins anew with the process."""
+
+    async def wait_for_requests(self, added: int, timeout_s: float) -> bool:
+        """Return whether requests were added more than `added` times, at the latest within `timeout_s`."""

@@ -83,6 +83,8 @@ class LiveArchive:
         self._in_files: dict[str, Place] = {}
         """By table, the newest entry of its segments: what the stream brings up to there would be twice."""
         self._tasks: list[asyncio.Task[None]] = []
+        self.added = 0
+        """How often requests were added since the start."""
         self._changed = asyncio.Event()
         self._taking = asyncio.Lock()
         """Held while rows are added, or dropped because a new segment has them."""
@@ -270,8 +272,10 @@ class LiveArchive:
             yield rows_of_files(segments, some, oldest)
             size *= 2
 
-    async def wait_for_requests(self, timeout_s: float) -> bool:
-        """Return whether a request was added within `timeout_s`."""
+    async def wait_for_requests(self, added: int, timeout_s: float) -> bool:
+        """Return whether requests were added more than `added` times, at the latest within `timeout_s`."""
+        if self.added > added:
+            return True
         changed = self._changed
         try:
             async with asyncio.timeout(timeout_s):
@@ -312,6 +316,7 @@ class LiveArchive:
                 if not taken:
                     continue
                 if table is REQUESTS:
+                    self.added += 1
                     changed, self._changed = self._changed, asyncio.Event()
                     changed.set()
                 await asyncio.sleep(_GATHER_S if taken < _MANY else _GATHER_MANY_S)

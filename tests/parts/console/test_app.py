@@ -78,7 +78,7 @@ async def console(
             await record(store, 1, requests, **ledger)
             async with asyncio.timeout(5 * SLACK):
                 while not await archive.ask("SELECT 1 FROM requests WHERE request_id = $id", {"id": f"req-{requests}"}):
-                    await archive.wait_for_requests(0.2)
+                    await archive.wait_for_requests(archive.added, 0.2)
         access = ConsoleAccess(keys or {})
         app = ConsoleApp(archive, store, places(folder, store), access, scripted=scripted).asgi()
         transport = httpx2.ASGITransport(app=app)
@@ -418,7 +418,7 @@ async def test_a_page_that_is_open_is_updated(store: RedisStore, tmp_path: Path)
     try:
         live = LiveUpdates(archive, make)
         await record(store, 1, 1)
-        assert await archive.wait_for_requests(5 * SLACK)
+        assert await archive.wait_for_requests(0, 5 * SLACK)
         assert made == []
         watchers = [live.updates("1h") for _ in range(3)]
         assert {await anext(watcher) for watcher in watchers} == {b": connected\n\n"}
@@ -429,9 +429,65 @@ async def test_a_page_that_is_open_is_updated(store: RedisStore, tmp_path: Path)
         assert set(events) == {b"data: <p>update 1</p>\ndata: <p>of 1h</p>\n\n"} and made == ["1h"]
         for watcher in watchers:
             await watcher.aclose()
+        before = archive.added
         await record(store, 3, 3)
-        assert await archive.wait_for_requests(5 * SLACK)
+        assert await archive.wait_for_requests(before, 5 * SLACK)
         assert made == ["1h"]
+    finally:
+        await archive.aclose()
+
+
+async def test_a_request_that_comes_while_an_update_is_made_has_its_own(store: RedisStore, tmp_path: Path) -> None:
+    """So has one that came between the page and its stream, and one whose update failed: none waits for the next."""
+    archive = LiveArchive(tmp_path, store)
+    archive.start()
+    begun, go = asyncio.Semaphore(0), asyncio.Semaphore(0)
+
+    async def make(key: str) -> str:
+        rows = await archive.ask("SELECT count(*) AS n FROM requests")
+        begun.release()
+        await go.acquire()
+        return f"<p>{rows[0]['n']}</p>"
+
+    try:
+        watcher = LiveUpdates(archive, make).updates("1h", archive.added)
+        await record(store, 1, 1)
+        assert await archive.wait_for_requests(0, 5 * SLACK)
+        assert await anext(watcher) == b": connected\n\n"
+        first = asyncio.create_task(anext(watcher))
+        await asyncio.wait_for(begun.acquire(), 5 * SLACK)
+        before = archive.added
+        await record(store, 2, 2)
+        assert await archive.wait_for_requests(before, 5 * SLACK)
+        go.release()
+        assert await asyncio.wait_for(first, 5 * SLACK) == b"data: <p>1</p>\n\n"
+        go.release()
+        assert await asyncio.wait_for(anext(watcher), 60 * SLACK) == b"data: <p>2</p>\n\n"
+        await watcher.aclose()
+    finally:
+        await archive.aclose()
+
+
+async def test_an_update_that_failed_is_made_again(
+    store: RedisStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.parts.console.live._AFTER_ERROR_S", 0.01)
+    archive = LiveArchive(tmp_path, store)
+    archive.start()
+    tries: list[str] = []
+
+    async def make(key: str) -> str:
+        tries.append(key)
+        if len(tries) == 1:
+            raise RuntimeError("once")
+        return "<p>made</p>"
+
+    try:
+        watcher = LiveUpdates(archive, make).updates("1h")
+        assert await anext(watcher) == b": connected\n\n"
+        await record(store, 1, 1)
+        assert await asyncio.wait_for(anext(watcher), 5 * SLACK) == b"data: <p>made</p>\n\n"
+        await watcher.aclose()
     finally:
         await archive.aclose()
 

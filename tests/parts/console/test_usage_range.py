@@ -116,4 +116,4 @@ async def test_the_page_takes_any_days(store: RedisStore, tmp_path: Path) -> Non
         assert "Nobody has used anything: February 2020" in empty
         assert (await client.get("/usage?from=yesterday")).status_code == 400
         live = f"/usage/live?by=key&amp;from={today}&amp;to={today}"
-        assert f'hx-sse:connect="{live}"' in page
+        assert f'hx-sse:connect="{live}&amp;added=' in page

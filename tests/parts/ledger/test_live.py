@@ -84,9 +84,9 @@ async def test_files_and_stream_hold_each_record_once(store: RedisStore, tmp_pat
 
 async def test_a_reader_is_woken_by_a_request(store: RedisStore, tmp_path: Path) -> None:
     async with live(tmp_path, store) as archive:
-        assert not await archive.wait_for_requests(0.01)
+        assert not await archive.wait_for_requests(archive.added, 0.01)
         await record(store, 1, 1)
-        assert await archive.wait_for_requests(5)
+        assert await archive.wait_for_requests(0, 5)
         assert await ids(archive) == ["req-1"]
 
 

@@ -23,7 +23,7 @@ from gateway.parts.console.bases import RecordedBases
 from gateway.parts.console.hours_before import BEFORE, BEFORE_S, SLOT_MS, compared_hours, gone, unjudged_need
 from gateway.parts.console.kept_figures import KeptFigures
 from gateway.parts.console.limits import GOODPUT_OBJECTIVE, limit_misses
-from gateway.parts.console.live import LiveUpdates
+from gateway.parts.console.live import LiveUpdates, added_in
 from gateway.parts.console.needs import limits_held, needs_of_surface, state_of, verdict_of
 from gateway.parts.console.page import Action, BadQuery, Page, Sources
 from gateway.parts.console.records import Records
@@ -118,7 +118,8 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
         return await view.data(_span_of(request) if "since" in request.query_params else await view.fitting_span())
 
     async def live(request: Request) -> Response:
-        return StreamingResponse(updates.updates(_span_of(request)), media_type="text/event-stream")
+        events = updates.updates(_span_of(request), added_in(request))
+        return StreamingResponse(events, media_type="text/event-stream")
 
     yield Page("/now", "now.html", show, name="Now", key="n")
     yield Action("/now/live", live, "look", methods=("GET",))
@@ -179,7 +180,7 @@ class NowView:
         time that all which ended in it took together, in minutes. Percentiles are within 2%, and the quality is that
         of up to ten seconds ago.
         """
-        now = time.time()
+        now, added = time.time(), self._archive.added
         began = time.perf_counter()
         span_ms = SPANS[span] * 1000
         slot = slot_for(span_ms)
@@ -225,6 +226,7 @@ class NowView:
         surfaces.sort(key=lambda surface: (-surface["severity"], surface["state"] != "few", -surface["requests"]))
         silent = sorted({*standing.readiness.get("surfaces", ()), *standing.surfaces} - set(by_surface))
         return {
+            "added": added,
             "span": span,
             "spans": tuple(SPANS),
             "verdict": verdict_of(needs, surfaces, span),

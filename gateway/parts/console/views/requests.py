@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from gateway.parts.console.filters import FLAGS, PROMPT_SQL, SPANS, SPANS_S, Filter, query_filter
-from gateway.parts.console.live import LiveUpdates
+from gateway.parts.console.live import LiveUpdates, added_in
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed, whole_in
 from gateway.parts.console.policy_desk import PolicyDesk
 from gateway.parts.console.records import Records
@@ -84,11 +84,11 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     updates = LiveUpdates(archive, newer)
 
     async def live(request: Request) -> Response:
-        pairs = [pair for pair in request.query_params.multi_items() if pair[0] != "after"]
+        pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in ("after", "added")]
         after = request.query_params.get("after", "")
         _place(after)  # refused now; the updates are made when nobody can be told any more
         key = f"{_filter_in(pairs).query}#{after}"
-        return StreamingResponse(updates.updates(key), media_type="text/event-stream")
+        return StreamingResponse(updates.updates(key, added_in(request)), media_type="text/event-stream")
 
     async def show(request: Request) -> Mapping[str, Any]:
         query = request.query_params
@@ -114,7 +114,7 @@ def _filter_in(pairs: list[tuple[str, str]]) -> Filter:
 
 async def requests_page(archive: Records, wanted: Filter, before: str = "") -> dict[str, Any]:
     """Return a page of the list. `before` is the place of the last row of the page before, as `more` has it."""
-    began = time.perf_counter()
+    began, added = time.perf_counter(), archive.added
     (rows, more), over_time, choices = await asyncio.gather(
         request_page(archive, wanted, before, PAGE), _over_time(archive, wanted), _choices(archive)
     )
@@ -125,6 +125,7 @@ async def requests_page(archive: Records, wanted: Filter, before: str = "") -> d
         "more": more,
         "first": not before,
         "newest": newest,
+        "added": added,
         "over_time": over_time,
         "choices": choices,
         "flags": FLAGS,

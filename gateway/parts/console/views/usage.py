@@ -21,7 +21,7 @@ from starlette.responses import Response, StreamingResponse
 
 from cache.store.base import Store
 from gateway.parts.access.pages.usage_owners import UsageOwners
-from gateway.parts.console.live import LiveUpdates
+from gateway.parts.console.live import LiveUpdates, added_in
 from gateway.parts.console.page import Action, BadQuery, Page, Sources, allowed
 from gateway.parts.console.records import Records
 from gateway.parts.console.spending_forecast import DAYS, forecast
@@ -90,12 +90,13 @@ def pages(sources: Sources) -> Iterator[Page | Action]:
     updates = LiveUpdates(sources.archive, part)
 
     async def show(request: Request) -> Mapping[str, Any]:
-        return await view.data(_by(request), _teams(request), span=_span(request))
+        added = sources.archive.added
+        return {**await view.data(_by(request), _teams(request), span=_span(request)), "added": added}
 
     async def live(request: Request) -> Response:
         teams = _teams(request)
         key = f"{_by(request)} {_span(request).query} {_ALL if teams is None else ','.join(teams)}"
-        return StreamingResponse(updates.updates(key), media_type="text/event-stream")
+        return StreamingResponse(updates.updates(key, added_in(request)), media_type="text/event-stream")
 
     async def table(request: Request) -> Response:
         by = _by(request)
