@@ -6,11 +6,14 @@ import json
 import random
 import re
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 
+from tests.bench.prompts import as_line
 from tests.bench.rig import HERE, Meter, Rig, Service, tool
 from tests.support.gateway import environment
 
@@ -21,6 +24,12 @@ _SYSTEM = (
     "Keep to the facts in the catalogue, and never invent a part number."
 )
 PROMPT = "which chain fits the 2019 touring frame with nine gears 481516"
+_PER_SEED = 100
+"""Single prompts that are taken from one seed's."""
+_MOST_PER_SECOND = 2_500
+"""Prompts that are prepared: more than any subject with `texts` answers."""
+_BEHIND_S = 0.1
+"""What a service still does for requests that it has answered counts as theirs."""
 _MOST_SPACES = 6
 """Between two words of a `reworded` prompt: 60 million different texts with the same vector."""
 
@@ -36,6 +45,10 @@ class Subject:
     """Every request asks what was never asked before."""
     reworded: bool = False
     """Every request asks the same, spaced otherwise: another text, so no exact hit, and the same meaning."""
+    texts: Callable[[int], Iterator[str]] | None = None
+    """Makes the prompts of a run, of a seed; each is sent once."""
+    scope: str = ""
+    """Words in the system message: what is stored under others is not found."""
     path: str = ""
     """The x-tierline-path that shows it went this way."""
     target: str = "/v1/chat/completions"
@@ -43,8 +56,8 @@ class Subject:
 
     def body(self, prompt: str = PROMPT, **more: object) -> bytes:
         """The request's JSON, about 600 bytes, with `more` members."""
-        prefix, suffix = _around(self.model)
-        whole = json.loads(prefix + prompt + suffix)
+        prefix, suffix = _around(self.model, self.scope)
+        whole = json.loads(prefix + as_line(prompt) + suffix)
         return json.dumps(whole | more, separators=(",", ":")).encode()
 
 
@@ -60,7 +73,7 @@ class Load:
     p99_ms: float
     failed: int
     strayed: int
-    """Replies that went another path; counted for a `reworded` subject alone."""
+    """Replies that went another path; counted for a subject that is `reworded` or has `texts`."""
 
 
 def subjects(rig: Rig) -> list[Subject]:
@@ -79,13 +92,18 @@ def subjects(rig: Rig) -> list[Subject]:
 
 def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, seed: int, think_ms: float = 0.0) -> Load:
     """wrk on one thread for `seconds`; `think_ms` is each connection's mean pause between requests."""
-    prefix, suffix = _around(subject.model)
+    prefix, suffix = _around(subject.model, subject.scope)
+    prompts = folder / "prompts.txt"
+    if subject.texts is not None:
+        lines = islice(subject.texts(seed), round(seconds * _MOST_PER_SECOND))
+        prompts.write_text("".join(f"{as_line(text)}\n" for text in lines))
     env = environment(
         BENCH_WORDS=str(_words(folder)),
         BENCH_MOST_SPACES=str(_MOST_SPACES if subject.reworded else 0),
         BENCH_TARGET=subject.target,
         BENCH_HEADERS="\n".join(f"{name}: {value}" for name, value in subject.headers.items()),
-        BENCH_WAY=subject.path if subject.reworded else "",
+        BENCH_PROMPTS="" if subject.texts is None else str(prompts),
+        BENCH_WAY=subject.path if subject.reworded or subject.texts is not None else "",
         BENCH_PREFIX=prefix,
         BENCH_SUFFIX=suffix,
         BENCH_PROMPT=PROMPT,
@@ -97,6 +115,7 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
     command += ["-s", str(HERE / "wrk.lua"), f"http://127.0.0.1:{subject.service.port}"]
     meter = Meter(subject.service.pid)
     done = subprocess.run(command, env=env, capture_output=True, check=True, text=True)
+    time.sleep(_BEHIND_S)
     cpu, _ = meter.read()
     got = json.loads(done.stdout.splitlines()[-1])
     count = max(1, got["requests"])
@@ -112,9 +131,9 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
 
 
 @lru_cache
-def _around(model: str) -> tuple[str, str]:
+def _around(model: str, scope: str) -> tuple[str, str]:
     """The body before and after the prompt."""
-    messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": "PROMPT"}]
+    messages = [{"role": "system", "content": f"{_SYSTEM} {scope}".rstrip()}, {"role": "user", "content": "PROMPT"}]
     body = {"model": model, "temperature": 0, "max_tokens": 128, "messages": messages}
     prefix, suffix = json.dumps(body, separators=(",", ":")).split("PROMPT")
     return prefix, suffix
@@ -133,6 +152,8 @@ def _words(folder: Path) -> Path:
 
 def fresh_prompt(subject: Subject, folder: Path, number: int) -> str:
     """A prompt of the kind that wrk.lua makes for a `unique` or `reworded` subject, never asked by it."""
+    if subject.texts is not None:
+        return next(islice(subject.texts(2_000_000 + number // _PER_SEED), number % _PER_SEED, None))
     chosen = random.Random(number)
     if subject.reworded:
         return "".join(word + " " * chosen.randint(1, _MOST_SPACES) for word in PROMPT.split())

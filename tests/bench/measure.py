@@ -139,7 +139,7 @@ def check(subjects: Sequence[Subject], folder: Path, turn: int) -> None:
             ask(subject)  # what the others mean
             others = (fresh_prompt(subject, folder, number) for number in count((turn + 1) * 1_000_000))
             until(partial(_next_goes_its_way, subject, others), _SETTLE_S, f"{subject.name} to go {subject.path}")
-        if subject.unique or subject.reworded:
+        if subject.unique or subject.reworded or subject.texts is not None:
             paths = {ask(subject, fresh_prompt(subject, folder, turn * _PROBES + n)) for n in range(_PROBES)}
         else:
             until(partial(_goes_its_way, subject), _SETTLE_S, f"{subject.name} to go {subject.path}")

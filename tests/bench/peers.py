@@ -220,8 +220,8 @@ def _last_line(text: str) -> str:
     return lines[-1][:200] if lines else "it says nothing"
 
 
-def run(plan: Plan, home: Path, say: measure.Say) -> tuple[dict[str, Figures], dict[str, str]]:
-    """The medians of every subject, and why each missing peer is missing."""
+def installed(home: Path, say: measure.Say) -> tuple[dict[str, Path], dict[str, str]]:
+    """Install the peers; return the folders of those that are there, and why the others are missing."""
     missing: dict[str, str] = {}
     folders: dict[str, Path] = {}
     for peer in PEERS:
@@ -229,25 +229,39 @@ def run(plan: Plan, home: Path, say: measure.Say) -> tuple[dict[str, Figures], d
             folders[peer.name] = install(peer, home, say)
         except Unavailable as why:
             missing[peer.name] = str(why)
+    return folders, missing
+
+
+def running(
+    folders: Mapping[str, Path], direct: Subject, stack: ExitStack, missing: dict[str, str], say: measure.Say
+) -> dict[str, Subject]:
+    """Start the installed peers over the model server `direct`, until `stack` is closed; `missing` gets why not."""
+    subjects: dict[str, Subject] = {}
+    for peer in PEERS:
+        if peer.name not in folders:
+            continue
+        say(f"{peer.name}: starting")
+        try:
+            upstream = f"http://127.0.0.1:{direct.service.port}/v1"
+            subject = stack.enter_context(started(peer, folders[peer.name], upstream))
+            check_answer(subject, direct)
+            subjects[peer.name] = subject
+        except Unavailable as why:
+            missing[peer.name] = str(why)
+    return subjects
+
+
+def run(plan: Plan, home: Path, say: measure.Say) -> tuple[dict[str, Figures], dict[str, str]]:
+    """The medians of every subject, and why each missing peer is missing."""
+    folders, missing = installed(home, say)
     cores = choose_cores()
     with tempfile.TemporaryDirectory(prefix="tierline-peers-") as temporary, ExitStack() as stack:
         folder = Path(temporary)
         steps = stack.enter_context(rig(folder, cores))
         ours = subjects(steps)
         measure.check(ours, folder, 0)
-        theirs: list[Subject] = []
-        for peer in PEERS:
-            if peer.name in missing:
-                continue
-            say(f"{peer.name}: starting")
-            try:
-                with on_core(cores.gateway):
-                    upstream = f"http://127.0.0.1:{steps.direct.port}/v1"
-                    subject = stack.enter_context(started(peer, folders[peer.name], upstream))
-                check_answer(subject, ours[0])
-                theirs.append(subject)
-            except Unavailable as why:
-                missing[peer.name] = str(why)
+        with on_core(cores.gateway):
+            theirs = list(running(folders, ours[0], stack, missing, say).values())
         rounds = [_round(ours, theirs, folder, plan, number, missing, say) for number in range(plan.rounds)]
     kept = [{name: one for name, one in found.items() if name not in missing} for found in rounds]
     return measure.medians(kept), missing

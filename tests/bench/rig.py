@@ -52,8 +52,8 @@ cache:
 """
 """Every step of the path, one attempt: the raw upstream's answers are confident."""
 
-NEAR = FULL.replace("surface: full", "surface: near").replace("0.95", "0.7")
-"""As FULL; a question in other words is near enough for a hit."""
+NEAR = FULL.replace("surface: full", "surface: near").replace("0.95,", "0.7, cross_encoder: {within: 2s},")
+"""As FULL; a question in other words is near enough for a hit, and waits for its reading as long as it takes."""
 
 JUDGED = """
 surface: judged
@@ -141,7 +141,7 @@ def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
         upstream = direct.port
         store = stack.enter_context(local_store())
         with on_core(cores.gateway):
-            nginx = stack.enter_context(_nginx(folder / "nginx", upstream))
+            nginx = stack.enter_context(nginx_proxy(folder / "nginx", upstream))
             raw = stack.enter_context(raw_proxy(upstream))
             gateway = stack.enter_context(bench_gateway(folder / "gateway", upstream, store.url)) if ours else None
         yield Rig(cores, store.url, direct, nginx, raw, gateway_service(gateway) if gateway else None)
@@ -153,6 +153,7 @@ def bench_gateway(
     upstream: int,
     store_url: str | None,
     embedding: str = "static",
+    cross_encoder: str = "none",
     launcher: Sequence[str] = ("-m", "gateway"),
     **env: str,
 ) -> Iterator[Gateway]:
@@ -161,7 +162,7 @@ def bench_gateway(
     write_policies(folder / "policies", {"bare": BARE, "full": FULL, "near": NEAR, "judged": JUDGED})
     url = f"http://127.0.0.1:{upstream}/v1"
     state = {"kind": embedding, "state": str(ROOT / ".state")}
-    deployment = config(url, url, store_url, embedding=state, default_surface="bare")
+    deployment = config(url, url, store_url, embedding=state, cross_encoder=cross_encoder, default_surface="bare")
     for tier in deployment["tiers"]:
         tier["backends"][0]["max_in_flight"] = 1024
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
@@ -198,7 +199,8 @@ def raw_proxy(upstream: int, launcher: Sequence[str] = ("-m", "uvicorn")) -> Abs
 
 
 @contextmanager
-def _nginx(folder: Path, upstream: int) -> Iterator[Service]:
+def nginx_proxy(folder: Path, upstream: int) -> Iterator[Service]:
+    """Run nginx as a proxy of the raw upstream."""
     folder.mkdir(parents=True)
     port = free_port()
     text = (HERE / "nginx.conf").read_text().replace("UPSTREAM", str(upstream)).replace("PORT", str(port))

@@ -1,6 +1,7 @@
 -- wrk's side of the bench. Settings come as BENCH_* variables; the result goes out as one line of JSON.
 --   BENCH_PREFIX, BENCH_PROMPT, BENCH_SUFFIX   the body, in the order in which they make it
 --   BENCH_UNIQUE=1    in place of the prompt one never asked before, made of BENCH_WORDS, in every request
+--   BENCH_PROMPTS     a file: its lines in turn are the prompts, with a number behind them from the second time on
 --   BENCH_MOST_SPACES above 0, so many spaces at most between the words of the prompt, others in every request
 --   BENCH_TARGET      the path of the URL
 --   BENCH_HEADERS     more headers, a "name: value" a line
@@ -11,8 +12,8 @@ local think = tonumber(os.getenv("BENCH_THINK_MS") or "0")
 local prefix, suffix = os.getenv("BENCH_PREFIX"), os.getenv("BENCH_SUFFIX")
 local fixed = os.getenv("BENCH_PROMPT")
 local most_spaces, way = tonumber(os.getenv("BENCH_MOST_SPACES")), os.getenv("BENCH_WAY")
-local target = os.getenv("BENCH_TARGET")
-local words, head, threads = {}, nil, {}
+local target, prompts_file = os.getenv("BENCH_TARGET"), os.getenv("BENCH_PROMPTS")
+local words, prompts, head, threads, sent = {}, {}, nil, {}, 0
 strayed = 0
 
 wrk.method = "POST"
@@ -25,6 +26,7 @@ function setup(thread) threads[#threads + 1] = thread end
 
 function init(args)
   for line in io.lines(words_file) do words[#words + 1] = line end
+  if prompts_file ~= "" then for line in io.lines(prompts_file) do prompts[#prompts + 1] = line end end
   math.randomseed(tonumber(os.getenv("BENCH_SEED")))
   head = wrk.format(nil, target)
 end
@@ -35,7 +37,14 @@ local function prompt()
   return table.concat(picked, " ") .. " " .. math.random(1000000000)
 end
 
+local function next_line()
+  local line, times = prompts[sent % #prompts + 1], math.floor(sent / #prompts)
+  sent = sent + 1
+  return times == 0 and line or line .. " " .. times
+end
+
 function request()
+  if #prompts > 0 then return wrk.format(nil, target, nil, prefix .. next_line() .. suffix) end
   if most_spaces > 0 then
     local spaced = fixed:gsub(" ", function() return string.rep(" ", math.random(most_spaces)) end)
     return wrk.format(nil, target, nil, prefix .. spaced .. suffix)

@@ -1,0 +1,203 @@
+"""Requests and streams of two builds in turns: each round asks every subject, and the builds by turns go first."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from tests.bench import measure, peers
+from tests.bench.builds import Build
+from tests.bench.load import Load, Subject, run_wrk
+from tests.bench.measure import NotAsMeant, Say, ask
+from tests.bench.prompts import LANGUAGES, LENGTHS, natural, rewordings, stored
+from tests.bench.rig import Cores, Service, bench_gateway, gateway_service, nginx_proxy, on_core, raw_model
+from tests.bench.streams import Shape, watch
+from tests.support.gateway import Gateway
+from tests.support.store import local_store
+from tests.support.wait import until
+
+Samples = dict[str, dict[str, list[float]]]
+"""Figure -> who (a build, a peer, nginx) -> its value in each round."""
+
+MANY: Final = 16
+_PAIRS_AT_ONCE: Final = 4
+"""Connections of those whose questions a model reads: more would wait for it, and be refused for that."""
+_MAIN: Final = ("full", "words", "bare", "exact", "rule", "model")
+TEXTS: Final = (*(f"full-{name}" for name in LANGUAGES), *(f"full-{name}" for name in LENGTHS))
+REQUESTS: Final = (*_MAIN, *TEXTS)
+"""Ways of a request. `full-...` is the full path of one language or of one length."""
+STREAM: Final = "stream"
+_P99_AT: Final = (1, 64)
+_STRAYED: Final = 0.02
+"""Share of replies that may have gone another way before a figure is worth nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stand:
+    """All that answers: the model server itself, nginx before it, a gateway of each build, and peers."""
+
+    direct: Subject
+    nginx: Subject
+    gateways: Mapping[str, Gateway]
+    peers: Mapping[str, Subject]
+    missing: Mapping[str, str]
+    """Peers that are not there, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """Seconds of each measurement in a round; wrk knows whole ones alone."""
+
+    throughput_s: int = 3
+    latency_s: int = 3
+    stream_s: float = 3.0
+
+
+QUICK: Final = Length(1, 1, 1.2)
+
+
+@contextmanager
+def stand(folder: Path, builds: Sequence[Build], cores: Cores, with_peers: bool, say: Say) -> Iterator[Stand]:
+    """Start it all, each build on a database of its own in one store; this process joins the load's core."""
+    os.sched_setaffinity(0, {cores.load})
+    folders, missing = peers.installed(peers.HOME, say) if with_peers else ({}, {})
+    with ExitStack() as stack:
+        upstream = stack.enter_context(raw_model())
+        store = stack.enter_context(local_store())
+        direct = Subject("direct", upstream)
+        with on_core(cores.gateway):
+            nginx = Subject("nginx", stack.enter_context(nginx_proxy(folder / "nginx", upstream.port)))
+            gateways = {
+                build.name: stack.enter_context(
+                    bench_gateway(
+                        folder / build.name,
+                        upstream.port,
+                        store.url.replace("/0", f"/{number}"),
+                        cross_encoder="default",
+                        launcher=("-P", "-m", "gateway"),
+                        PYTHONPATH=str(build.tree),
+                    )
+                )
+                for number, build in enumerate(builds)
+            }
+            theirs = peers.running(folders, direct, stack, missing, say)
+        yield Stand(direct, nginx, gateways, theirs, missing)
+
+
+def subject_of(way: str, service: Service, scope: str) -> Subject:
+    """Return how requests go this way; what is stored for another scope is not found."""
+    if way == "words":
+        return Subject(way, service, "full", unique=True, path="direct", scope=scope)
+    if way == "bare":
+        return Subject(way, service, path="direct")
+    if way == "exact":
+        return Subject(way, service, "full", path="cache-exact")
+    if way == "rule":
+        return Subject(way, service, "near", reworded=True, path="cache-semantic")
+    if way == "model":
+        return Subject(way, service, "near", texts=rewordings, path="cache-semantic", scope=scope)
+    kind = way.partition("-")[2]
+    languages, lengths = (kind,) if kind in LANGUAGES else LANGUAGES, (kind,) if kind in LENGTHS else tuple(LENGTHS)
+    return Subject(
+        way, service, "full", path="direct", scope=scope, texts=lambda seed: natural(seed, languages, lengths)
+    )
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The rounds of one run. `notes` has what a reader must know of the figures."""
+
+    there: Stand
+    folder: Path
+    length: Length
+    say: Say
+    samples: Samples = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, number: int, ways: Sequence[str]) -> None:
+        """Ask everything once; raises NotAsMeant where a build does not go the way that is measured."""
+        order = list(self.there.gateways)
+        if number % 2:
+            order.reverse()
+        base = self._yardsticks(number, ways)
+        for way in ways:
+            for name in order:
+                self.say(f"{way}: {name}")
+                service = gateway_service(self.there.gateways[name])
+                if way == STREAM:
+                    self._streams(name, Subject(way, service), base)
+                else:
+                    self._requests(way, name, subject_of(way, service, f"Round {number}, {way}."), number, base)
+
+    def _yardsticks(self, number: int, ways: Sequence[str]) -> dict[str, float]:
+        """Measure nginx and the peers; return what the model server alone takes."""
+        base: dict[str, float] = {}
+        if STREAM in ways:
+            base["ttft"] = _ttft_ms(self.there.direct, self.length)
+        if "full" in ways:
+            base |= {f"p99_c{c}": self._wrk(self.there.direct, c, number).p99_ms for c in _P99_AT}
+        if set(ways) - {STREAM}:
+            for subject in (self.there.nginx, *self.there.peers.values()):
+                self.say(subject.name)
+                self.samples["peer_cpu_us"][subject.name].append(self._wrk(subject, MANY, number).cpu_us)
+        return base
+
+    def _requests(self, way: str, name: str, subject: Subject, number: int, base: Mapping[str, float]) -> None:
+        _prepare(subject, number, self.folder)
+        load = self._wrk(subject, _PAIRS_AT_ONCE if way == "model" else MANY, number)
+        self._judge(way, name, load)
+        self.samples[f"{way}_cpu_us"][name].append(load.cpu_us)
+        if way == "full":
+            for connections in _P99_AT:
+                own = replace(subject, scope=f"{subject.scope} {connections}")
+                load = self._wrk(own, connections, number)
+                self._judge(way, name, load)
+                added = load.p99_ms - base[f"p99_c{connections}"]
+                self.samples[f"p99_c{connections}_ms"][name].append(added)
+
+    def _streams(self, name: str, subject: Subject, base: Mapping[str, float]) -> None:
+        self.samples["ttft_ms"][name].append(_ttft_ms(subject, self.length) - base["ttft"])
+        chunks = watch(subject, Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s)
+        self.samples["chunk_us"][name].append(chunks.cpu_us_per_chunk)
+
+    def _wrk(self, subject: Subject, connections: int, number: int) -> Load:
+        seconds = self.length.throughput_s if connections == MANY else self.length.latency_s
+        return run_wrk(subject, self.folder, connections, seconds, number * 1000 + connections)
+
+    def _judge(self, way: str, name: str, load: Load) -> None:
+        count = max(1.0, load.per_second * self.length.throughput_s)
+        if load.failed:
+            self.notes.append(f"{way}: {load.failed} requests to {name} failed in a round")
+        if load.strayed > _STRAYED * count:
+            self.notes.append(f"{way}: {load.strayed / count:.0%} of {name}'s replies went another way in a round")
+
+
+def _prepare(subject: Subject, number: int, folder: Path) -> None:
+    """Store what hits need, and see that requests go this way."""
+    if subject.name == "model":
+        for text in stored(number * 1000 + _PAIRS_AT_ONCE):
+            ask(subject, text)
+        for text in stored(_PROBED):
+            ask(subject, text)
+        probes = list(islice(rewordings(_PROBED), 400))
+        until(lambda: ask(subject, probes.pop()) == subject.path, 5, f"{subject.name} to go {subject.path}")
+        paths = [ask(subject, probes.pop()) for _ in range(20)]
+        if paths.count(subject.path) < len(paths) - 1:
+            raise NotAsMeant(f"{subject.name} went {sorted(set(paths))}, not {subject.path}")
+    else:
+        measure.check([subject], folder, number)
+
+
+_PROBED: Final = 999_999
+"""Seed of what is asked before a measurement."""
+
+
+def _ttft_ms(subject: Subject, length: Length) -> float:
+    return statistics.median(watch(subject, Shape(concurrent=MANY, chunks=15, pace_ms=8), length.stream_s).ttft_ms)
