@@ -21,7 +21,6 @@ from packaging.requirements import Requirement
 from prometheus_client import Counter, Histogram
 from redis._parsers.base import BaseParser
 from redis.asyncio.connection import Connection
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 ROOT: Final = Path(__file__).parents[1]
 PRODUCT: Final = tuple(
@@ -35,12 +34,6 @@ USED: Final[dict[tuple[str, str], str]] = {
         "cache/store/redis_node.py",
         "_writer",
     ): "the transport of a connection that redis-py opened",
-    (
-        "gateway/server/http_protocol.py",
-        "_start_asgi_task",
-    ): "runs a request's cycle, also one that waited in a pipeline",
-    ("gateway/server/http_protocol.py", "_unset_keepalive_if_required"): "no timer of uvicorn's to stop for what comes",
-    ("gateway/server/http_protocol.py", "_unsupported_upgrade_warning"): "silent here: our reply says why",
     ("gateway/parts/metrics/metric_set.py", "_buckets"): "a histogram's counts, without an object for each line",
     ("gateway/parts/metrics/metric_set.py", "_documentation"): "what # HELP says",
     ("gateway/parts/metrics/metric_set.py", "_labelnames"): "names of a metric's labels",
@@ -71,9 +64,6 @@ class _Both:
 HELD_BY: Final[dict[str, Callable[[], Any]]] = {
     "redis._parsers": lambda: importlib.import_module("redis"),
     "_writer": Connection,
-    "_start_asgi_task": lambda: HttpToolsProtocol,
-    "_unset_keepalive_if_required": lambda: HttpToolsProtocol,
-    "_unsupported_upgrade_warning": lambda: HttpToolsProtocol,
     "_labelvalues": lambda: Counter("a", "text", ["x"], registry=None).labels("1"),
     "_value": lambda: Counter("a", "text", registry=None),
 } | dict.fromkeys(

@@ -11,11 +11,14 @@ from __future__ import annotations
 import asyncio
 import socket
 from bisect import bisect_left
+from collections import deque
 from struct import Struct
 from time import monotonic
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
-from uvicorn.protocols.http import httptools_impl
+import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
@@ -50,6 +53,8 @@ _RECEIVED: Final = Struct("52x I")
 _LOOKS_S: Final = 0.02
 """Interval in seconds between checks of a half-closed connection while its reply is produced."""
 
+_ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
+
 _Refusal = tuple[int, str, str]
 _INVALID: Final[_Refusal] = (400, "invalid_http", "This is not a valid HTTP request.")
 _TWICE: Final[_Refusal] = (400, "invalid_http", "Host, Authorization and X-Api-Key may come only once.")
@@ -80,19 +85,48 @@ class ReplyCycle(RequestResponseCycle):
     """Whether the end of the connection is the end of the body, as HTTP/1.0 has it for a body of unknown length."""
     opaque = False
     """Whether the body is not the gateway's own, so that its pieces may be cut in the middle of an event."""
-    waits = False
-    """Whether the application has waited for a piece of the request or its end: only then are they announced."""
+    tasks: set[asyncio.Task[None]]
+    """Those that answer requests of this server."""
+    _failure: asyncio.Task[None] | None = None
+    _end_received = False
+    """Whether the application has received the end of the request's body."""
 
     async def receive(self) -> Any:
         """Return the next ASGI message; at once, and without an event of asyncio's, what has come already."""
-        if not self.body or self.disconnected or self.response_complete:
-            self.waits = True
-            return await super().receive()
+        while not (self.body or self.disconnected or self.response_complete):
+            if not (self.more_body or self._end_received):
+                break
+            if self.waiting_for_100_continue and not self.transport.is_closing():
+                self.transport.write(_CONTINUE)
+                self.waiting_for_100_continue = False
+            if self.flow.read_paused:
+                self.flow.resume_reading()
+            self.message_event = asyncio.Event()
+            await self.message_event.wait()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
         message = {"type": "http.request", "body": bytes(self.body), "more_body": self.more_body}
+        self._end_received = not self.more_body
         self.body = bytearray()
         if self.flow.read_paused:
             self.flow.resume_reading()
         return message
+
+    def ended(self, task: asyncio.Task[None]) -> None:
+        """End the reply of a request whose task has ended: by status 500, or by closing the connection in the middle.
+
+        A callback, as a coroutine around the application's would be resumed for each chunk of a stream.
+        """
+        self.tasks.discard(task)
+        self.on_response = _nothing  # it refers to the connection, which refers to this
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.logger.error("a request met a bug", exc_info=error)
+        elif self.response_complete or self.disconnected:
+            return
+        if self.response_started:
+            self.transport.close()
+        else:
+            self._failure = asyncio.create_task(self.send_500_response())
 
     def when_gone(self, callback: Callable[[], None] | None) -> None:
         """See `request.context.ClientConnection`."""
@@ -137,8 +171,7 @@ class ReplyCycle(RequestResponseCycle):
         if not more:
             self.response_complete = True
             self._when_gone = None
-            if self.waits:
-                self.message_event.set()
+            self.message_event.set()
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
@@ -193,14 +226,24 @@ class ReplyCycle(RequestResponseCycle):
             self.first_bytes[-1] += took_s
 
 
-# uvicorn makes its cycles by this module global, so it is replaced.
-httptools_impl.RequestResponseCycle = ReplyCycle  # type: ignore[misc]
+def _nothing() -> None:
+    """Do nothing: the request is over."""
+
+
+async def _raising(error: Exception) -> None:
+    raise error
+
+
+_NOBODY_WAITS: Any = SimpleNamespace(set=bool)
+"""Stands for an event until a request waits for one: most have come whole before they are read."""
 
 
 class HttpProtocol(HttpToolsProtocol):
     """Handle one client connection; implements `connection_limits.Connection`."""
 
+    scope: Any
     cycle: ReplyCycle
+    pipeline: deque[tuple[ReplyCycle, Any]]  # type: ignore[assignment]
     connection: socket.socket | None = None
     """The accepted socket, where the system says when it received what; the transport's to close."""
 
@@ -225,6 +268,8 @@ class HttpProtocol(HttpToolsProtocol):
         """Bytes of the request head that arrived after the read in which it began."""
         self._head_held = False
         """Whether the bytes of its unfinished head are counted."""
+        self._opens_socket = False
+        """Whether the request opens a WebSocket."""
         self._refusal = _INVALID
         self._refused = False
 
@@ -233,7 +278,14 @@ class HttpProtocol(HttpToolsProtocol):
             return
         began = not self._in_head
         self._read = len(data)
-        super().data_received(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:  # else the application answers the request, and refuses a WebSocket by 426
+            if self._opens_socket:
+                self.handle_websocket_upgrade()
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response(self._refusal[1])
         cycle = self.cycle
         if self._in_head or self._waited_for or (cycle is not None and cycle.more_body):
             self._note_pace(len(data))
@@ -246,9 +298,6 @@ class HttpProtocol(HttpToolsProtocol):
                 self.send_400_response(fault[1])
             else:
                 self._connections.head_grows(self, len(data))
-
-    # `on_response_complete` starts no timer, so there is none to stop: `bool()` spares a call for all that comes.
-    _unset_keepalive_if_required = staticmethod(bool)  # type: ignore[assignment]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -307,7 +356,7 @@ class HttpProtocol(HttpToolsProtocol):
             if self.flow.read_paused:
                 self.flow.resume_reading()
             if self.pipeline:
-                self._start_asgi_task(*self.pipeline.pop())
+                self._answer(self.pipeline.pop()[0])
         # Idle too while it closes: the end of a reply that its client does not read must not hold a place.
         if self.cycle.response_complete:
             self._connections.rests(self, self.loop.time())
@@ -362,18 +411,18 @@ class HttpProtocol(HttpToolsProtocol):
         self._connections.becomes(self, socket_)
 
     def _takes_sockets(self) -> bool:
-        """Return whether the request is for the API that WebSockets speak too; others are answered without."""
+        """Return whether a request to change the protocol is for a WebSocket at a path that has them."""
         return (
-            not self._is_admin() and self.url.partition(b"?")[0] in self._sockets and self.parser.get_method() == b"GET"
+            not self._is_admin()
+            and self.url.partition(b"?")[0] in self._sockets
+            and self.parser.get_method() == b"GET"
+            and dict(self.headers).get(b"upgrade", b"").lower() == b"websocket"
         )
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: the application answers the request, and refuses a WebSocket by 426."""
 
     def on_message_begin(self) -> None:
         self._connections.begins(self)
-        super().on_message_begin()
-        self._in_head, self._late = True, 0
+        self.url, self.headers, self.expect_100_continue = b"", [], False
+        self._in_head, self._late, self._opens_socket = True, 0, False
 
     def on_headers_complete(self) -> None:
         self._in_head = False
@@ -386,17 +435,45 @@ class HttpProtocol(HttpToolsProtocol):
             size = sum(len(name) + len(value) for name, value in self.headers)
         if (fault := self._fault(size, whole=True)) is not None:
             self._refusal = fault
-            raise ValueError(fault)  # makes the parser fail, and uvicorn then calls send_400_response
+            raise ValueError(fault)  # makes the parser fail, which refuses the request
         if self.kept_back and not self._is_admin() and self.url.partition(b"?")[0] not in self._probes:
             self._refusal = _CROWDED
             raise ValueError(_CROWDED)
-        before = self.cycle
-        if self.parser.should_upgrade():
-            self.ws_protocol_class = self.config.ws_protocol_class if self._takes_sockets() else None
-        super().on_headers_complete()
-        cycle = self.cycle
-        if cycle is before:  # a WebSocket is opened
+        parser, version = self.parser, self.parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        path = url.path.decode("ascii")
+        self.scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode("ascii"),
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": url.path,
+            "query_string": url.query or b"",
+            "headers": self.headers,
+            "state": self.app_state.copy(),
+        }
+        if parser.should_upgrade() and self._takes_sockets():
+            self._opens_socket = True
             return
+        before = self.cycle
+        cycle = self.cycle = ReplyCycle(
+            self.scope,
+            self.transport,
+            self.flow,
+            self.logger,
+            self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=_NOBODY_WAITS,
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
         cycle.first_bytes, self._first_bytes = self._first_bytes, self._later_first_bytes
         if cycle.first_bytes is not None:
             cycle.arrived = monotonic()
@@ -408,6 +485,22 @@ class HttpProtocol(HttpToolsProtocol):
                     pass
         if not self._gate.keeps_alive or self.kept_back:
             cycle.keep_alive = False
+        if before is None or before.response_complete:
+            self._answer(cycle)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((cycle, self.app))
+
+    def _answer(self, cycle: ReplyCycle) -> None:
+        """Start the task that answers a request."""
+        try:
+            answering = self.app(cycle.scope, cycle.receive, cycle.send)
+        except Exception as error:  # noqa: BLE001  (a bug, which `ended` answers)
+            answering = _raising(error)
+        task = self.loop.create_task(answering)
+        cycle.tasks = self.tasks
+        cycle.tasks.add(task)
+        task.add_done_callback(cycle.ended)
 
     def on_body(self, body: bytes) -> None:
         cycle = self.cycle
@@ -416,16 +509,14 @@ class HttpProtocol(HttpToolsProtocol):
         cycle.body += body
         if len(cycle.body) > HIGH_WATER_LIMIT:
             self.flow.pause_reading()
-        if cycle.waits:
-            cycle.message_event.set()
+        cycle.message_event.set()
 
     def on_message_complete(self) -> None:
         cycle = self.cycle
         if cycle is None or cycle.response_complete:  # none: a WebSocket is opened
             return
         cycle.more_body = False
-        if cycle.waits or not cycle.body:
-            cycle.message_event.set()
+        cycle.message_event.set()
 
     def _fault(self, head: int, *, whole: bool = False) -> _Refusal | None:
         """Return the refusal of a head of so many bytes: too large, or, once it is `whole`, what llhttp accepts and the

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import ctypes
 import gc
-import logging
 import math
 import socket
 from pathlib import Path
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
 _CUT_OFF_S: Final = 2
 """Seconds that requests cancelled at the end of `limits.finish` have to send their last event."""
 _GC_THRESHOLD: Final = 20_000
-_BROKEN_ON_PURPOSE: Final = "ASGI callable returned without completing response."
-"""uvicorn's error for an incomplete reply; not logged, because the gateway ends replies early on purpose."""
 
 
 def serve(launch: Launch, deployment: Deployment) -> int:
@@ -43,7 +40,7 @@ def serve(launch: Launch, deployment: Deployment) -> int:
 
     `deployment` is the one that `launch` loads. Raises CannotServe, and ConfigError for invalid policies.
     """
-    set_up_logging(deployment)
+    configure_logging(deployment)
     raise_limit(deployment)
     listening = listen(*deployment.addresses)
     with shared_metrics(launch.workers) as lost:
@@ -92,12 +89,6 @@ def built(launch: Launch, deployment: Deployment) -> Steps:
         raise CannotServe(str(error)) from None
     settle_memory()
     return steps
-
-
-def set_up_logging(deployment: Deployment) -> None:
-    """Log as the config says."""
-    configure_logging(deployment)
-    logging.getLogger("uvicorn.error").addFilter(lambda record: record.getMessage() != _BROKEN_ON_PURPOSE)
 
 
 def _web_socket(**of: Any) -> asyncio.Protocol:

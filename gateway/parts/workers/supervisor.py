@@ -23,8 +23,9 @@ from uvicorn.supervisors import multiprocess
 from gateway.config.launch import CannotServe, Launch
 from gateway.exit_codes import Exit
 from gateway.parts.workers.worker import Worker
+from gateway.seams import configure_logging
 from gateway.server.app import App
-from gateway.server.server import built, config_of, set_up_logging
+from gateway.server.server import built, config_of
 from policies.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def worker() -> App:
     launch = Launch(**{**fields, **paths})
     try:
         deployment = launch.deployment()
-        set_up_logging(deployment)
+        configure_logging(deployment)
         return App(built(launch, deployment), launch.config_file)
     except (CannotServe, ConfigError) as error:
         # A replacement would fail in the same way: this exit code makes the parent stop.
