@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
+from typing import NamedTuple
 
 from policies.value_type import value_type
 
@@ -163,6 +164,15 @@ class Prior:
         return made
 
 
+class _ReadSeries(NamedTuple):
+    """The samples of one series that quantiles are read from, and those that were read, until a time."""
+
+    until: float
+    samples: Sketch | None
+    """None: there are too few."""
+    quantiles: dict[float, float | None]
+
+
 class LatencyModel:
     """The latency statistics of one backend. Times are passed in as seconds of a monotonic clock."""
 
@@ -175,7 +185,8 @@ class LatencyModel:
         self._turns_at = -math.inf
         self._fresh: dict[int, int] = {}
         self._unreported: dict[int, int] = {}
-        self._cache: dict[tuple[int, float], tuple[float, float | None]] = {}
+        self._read: dict[int, _ReadSeries] = {}
+        self._slope_read: tuple[float, float | None] | None = None
         self._tpot_s = 0.0
         self._streams = 0
 
@@ -219,13 +230,12 @@ class LatencyModel:
         Weighted least squares over the medians of the prompt-length buckets, each weighted by its samples. Samples with
         prompt-cache hits are included, so the true cost is at least this high.
         """
-        key = (_SERIES, 0.5)
-        cached = self._cache.get(key)
+        cached = self._slope_read
         if cached is not None and now < cached[0]:
             return cached[1]
         self._settle(now)
         value = self._slope()
-        self._cache[key] = (now + _SLOPE_CACHED_S, value)
+        self._slope_read = (now + _SLOPE_CACHED_S, value)
         return value
 
     @property
@@ -258,14 +268,13 @@ class LatencyModel:
         fresh[key] = fresh.get(key, 0) + 1
 
     def _quantile(self, series: int, q: float, now: float) -> float | None:
-        cached = self._cache.get((series, q))
-        if cached is not None and now < cached[0]:
-            return cached[1]
-        self._settle(now)
-        sketch = self._gathered(series)
-        value = None if sketch is None else sketch.quantile(q)
-        self._cache[series, q] = (min(now + _CACHED_S, self._turns_at), value)
-        return value
+        read = self._read.get(series)
+        if read is None or now >= read.until:
+            self._settle(now)
+            read = self._read[series] = _ReadSeries(min(now + _CACHED_S, self._turns_at), self._gathered(series), {})
+        if q not in read.quantiles:
+            read.quantiles[q] = None if read.samples is None else read.samples.quantile(q)
+        return read.quantiles[q]
 
     def _settle(self, now: float) -> None:
         """Sort new samples into the histograms; start a new generation if it is due."""
@@ -294,7 +303,8 @@ class LatencyModel:
         for sketch in self._memory.values():
             sketch.fade(math.exp(-passed * self._generation_s / _MEMORY_S))
         self._turns_at = now + self._generation_s
-        self._cache.clear()
+        self._read.clear()
+        self._slope_read = None
 
     def _gathered(self, series: int) -> Sketch | None:
         """Return the samples to read a quantile from; None if there are too few.
@@ -302,11 +312,12 @@ class LatencyModel:
         They are the newest ones up to a sufficient number, then those of other prompt lengths, then the memory.
         """
         gathered, total = Sketch(), 0.0
-        for sketch in self._of(series, self._generations):
+        for each in self._generations:
             if total >= self._plenty:
                 break
-            gathered.merge(sketch)
-            total += sketch.total
+            if (sketch := each.get(series)) is not None:
+                gathered.merge(sketch)
+                total += sketch.total
         if total < self._min_samples:
             for sketch in self._second_best(series):
                 gathered.merge(sketch)
