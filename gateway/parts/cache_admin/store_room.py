@@ -67,6 +67,8 @@ class DividedStore:
         self.quotas = quotas
         self.memory: StoreMemory | None = None
         """What the store said last; None where that is not known."""
+        self._fitted: tuple[int, PolicySet] | None = None
+        """What the quotas were last cut down for."""
         self._too_old: bool | None = None
         """Whether the server lacks what cannot be done without; None until it says so. An update is noticed."""
         self._seen: deque[tuple[float, int]] = deque()
@@ -108,8 +110,11 @@ class DividedStore:
 
     def _fit(self, limit: int) -> None:
         """Cut the quotas down to what the store has room for, and log those that change."""
-        config = self._deployment
-        fitted = fitted_quotas(config, self._policies(), limit)
+        config, policies = self._deployment, self._policies()
+        if self._fitted == (limit, policies):
+            return
+        self._fitted = limit, policies
+        fitted = fitted_quotas(config, policies, limit)
         for name, asked in asked_quotas(config).items():
             caps, now = self.quotas[name], fitted[name]
             if now != caps:
