@@ -184,6 +184,11 @@ class CallLimit:
         """Take in a sibling worker's number of calls in flight."""
         self._in_flight_of[worker] = (now, in_flight)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether another worker has reported that was alive when the share was last computed."""
+        return bool(self._in_flight_of)
+
     def share(self, now: float) -> int:
         """Compute this worker's share anew, without the workers that have not reported for three seconds."""
         self._in_flight_of = {worker: (at, n) for worker, (at, n) in self._in_flight_of.items() if now - at <= _ALIVE_S}

@@ -1,9 +1,10 @@
 """Exchange endpoint state between workers through a stream in the store; siblings learn of changes within a second.
 
-Four times a second a worker appends one entry with the state of the endpoints that changed, if any, to a stream that
-all workers and replicas follow. Once a second it repeats the state of the endpoints in use, as a heartbeat. Nothing
-here is on a request's path; when the store is missing, down or full, each worker goes by its own observations. Entries
-are untrusted: they are checked field by field before they reach `Endpoint.heard`.
+Once a second a worker appends one entry with the state of its endpoints in use, and of those that changed, to a stream
+that all workers and replicas follow. What others should know sooner, such as an ejection (`reports.is_pressing`), it
+appends within a quarter of a second. Nothing here is on a request's path; when the store is missing, down or full, each
+worker goes by its own observations. Entries are untrusted: they are checked field by field before they reach
+`Endpoint.heard`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from cache.store.base import Append, Store, StoreUnavailable
-from gateway.parts.fleet.reports import ejection_from, report_of, rests, take_in
+from gateway.parts.fleet.reports import IDLE, Brief, ejection_from, is_pressing, report_of, rests, take_in
 from gateway.tiers.breaker import Cause, Ejection
 
 if TYPE_CHECKING:
@@ -37,12 +38,14 @@ _HEARTBEAT_S = 1.0
 _OLD_MS = 2000
 _SAID_S = 5.0
 _RETRY_S = 0.5
-_BLOCK_MS = 1000
+_BLOCK_MS = 5000
 _COUNT = 100
 _LARGEST_ENTRY = 64 << 10
 _LONGEST_NAME = 80
 _MOST_CALLS = 1_000_000
 _LONGEST_S = 1e6
+_UNTOLD = Brief(0, 0, ("", ""), limited=False)
+"""What no endpoint's state is, so that it is published."""
 
 Clock = Callable[[], float]
 
@@ -55,48 +58,62 @@ class Gossip:
         self._store = store
         self._endpoints = {_name_of(endpoint.config): endpoint for endpoint in endpoints if endpoint.config.configured}
         self._clock = clock
-        self._told: dict[str, tuple[Any, ...]] = {}
+        self._told: dict[str, Brief] = dict.fromkeys(self._endpoints, IDLE)
         self._told_at = -math.inf
-        self._tasks: list[asyncio.Task[None]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._telling: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Start publishing and following; do nothing if no store is configured."""
         if self._store.state().status != "unconfigured":
-            self._tasks = [
-                asyncio.create_task(self._tell(), name="tierline.peers.tell"),
-                asyncio.create_task(self._follow(), name="tierline.peers.follow"),
-            ]
+            self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._look)
+            self._following = asyncio.create_task(self._follow(), name="tierline.peers.follow")
 
     async def aclose(self) -> None:
-        """Cancel both tasks and wait for their end."""
-        for task in self._tasks:
+        """Stop, and wait for the end of both tasks."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [task for task in (self._telling, self._following) if task is not None]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _tell(self) -> None:
-        while True:
-            await asyncio.sleep(_TICK_S)
-            news = self._news()
-            if news:
-                try:
-                    await self._store.apply([Append(STREAM, self._entry(news), _KEEP)])
-                except StoreUnavailable:
-                    # No sibling has seen it, so publish all states again, except the latencies, which would pile up.
-                    self._told = dict.fromkeys(self._told, ())
-                    await asyncio.sleep(_RETRY_S)
-
-    def _news(self) -> dict[str, dict[str, Any]]:
-        """Return the state of each endpoint that changed since it was published; once a second, of all in use."""
+    def _look(self) -> None:
+        """Publish what siblings should know by now, unless that is under way, and look again soon."""
+        self._timer = asyncio.get_running_loop().call_later(_TICK_S, self._look)
+        if self._telling is not None:
+            return
         now = self._clock()
         beat = now - self._told_at >= _HEARTBEAT_S
+        names = [name for name, told in self._told.items() if beat or is_pressing(self._endpoints[name], told)]
+        if names and (news := self._news(names, now, beat=beat)):
+            self._telling = asyncio.create_task(self._tell(news), name="tierline.peers.tell")
+
+    async def _tell(self, news: Mapping[str, Any]) -> None:
+        try:
+            await self._store.apply([Append(STREAM, self._entry(news), _KEEP)])
+        except StoreUnavailable:
+            # No sibling has seen it, so publish all states again, except the latencies, which would pile up.
+            self._told = dict.fromkeys(self._told, _UNTOLD)
+            await asyncio.sleep(_RETRY_S)
+        finally:
+            self._telling = None
+
+    def _news(self, names: Iterable[str], now: float, *, beat: bool) -> dict[str, dict[str, Any]]:
+        """Return the state of those of these endpoints that changed since it was published, and at a `beat` of all
+        that are in use.
+        """
         news: dict[str, dict[str, Any]] = {}
-        for name, endpoint in self._endpoints.items():
-            if not beat and rests(endpoint) and self._told.get(name, _IDLE) == _IDLE:
+        for name in names:
+            endpoint, told = self._endpoints[name], self._told[name]
+            if told == IDLE and rests(endpoint):
+                if endpoint.calls_limit.is_shared:
+                    endpoint.share(now)
                 continue
             state = report_of(endpoint, now)
             brief = _brief_of(state)
-            if state.get("latency") or self._told.get(name, _IDLE) != brief or (beat and brief != _IDLE):
+            if state.get("latency") or told != brief or (beat and brief != IDLE):
                 self._told[name] = brief
                 news[name] = state
         if beat:
@@ -222,13 +239,10 @@ def _name_of(config: BackendConfig) -> str:
     return f"{config.name}@{where[:12]}"
 
 
-_IDLE: tuple[Any, ...] = (0, 0, None, False)
-
-
-def _brief_of(state: Mapping[str, Any]) -> tuple[Any, ...]:
+def _brief_of(state: Mapping[str, Any]) -> Brief:
     """Return the part of a state whose change is published: everything but the values that change with time alone."""
     ejection = state.get("ejection")
-    return (
+    return Brief(
         state.get("in_flight", 0),
         state.get("waiting", 0),
         (ejection["cause"], ejection["reason"]) if ejection else None,

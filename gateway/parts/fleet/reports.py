@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 from gateway.tiers.breaker import Breaker, Cause, Ejection
 
@@ -14,6 +14,36 @@ if TYPE_CHECKING:
 _CAUSES: Final[tuple[Cause, ...]] = get_args(Cause)
 _LONGEST_HEARD_S: Final = 300.0
 _LONGEST_REASON: Final = 200
+
+
+class Brief(NamedTuple):
+    """What a worker has told of a backend's state, but for the values that change with time alone."""
+
+    in_flight: int
+    waiting: int
+    ejection: tuple[str, str] | None
+    """Its cause and reason; None without one that this worker made."""
+    limited: bool
+    """Whether calls wait for the provider's quota."""
+
+
+IDLE: Final = Brief(0, 0, None, limited=False)
+
+
+def is_pressing(endpoint: Endpoint, told: Brief) -> bool:
+    """Whether siblings should know sooner than with the next heartbeat how it differs from what they were told.
+
+    That is an ejection or its end, a quota that is used up, and the load of a backend that is more than half full, as
+    others' share of it changes.
+    """
+    ejection = endpoint.breaker.ejection
+    mine = None if ejection is None or ejection.heard_from else (ejection.cause, ejection.reason)
+    if mine != told.ejection or endpoint.quota.tight != told.limited:
+        return True
+    in_flight = endpoint.in_flight
+    return (in_flight != told.in_flight and 2 * max(in_flight, told.in_flight) > endpoint.capacity) or (
+        endpoint.queue.size != told.waiting
+    )
 
 
 def rests(endpoint: Endpoint) -> bool:

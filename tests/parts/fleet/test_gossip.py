@@ -15,7 +15,7 @@ from cache.store.redis_store import RedisStore
 from gateway.backends.base import BackendRequest, BadStatus, Completion, EventStream, Truncated
 from gateway.config.backends import BackendConfig
 from gateway.parts.fleet.gossip import STREAM, Gossip
-from gateway.parts.fleet.reports import report_of, take_in
+from gateway.parts.fleet.reports import IDLE, Brief, is_pressing, report_of, take_in
 from gateway.tiers import Endpoint, SlotRequest
 from tests.support.store import local_store
 from tests.support.wait import eventually
@@ -192,6 +192,32 @@ async def test_its_own_entries_and_old_ones_are_passed_over() -> None:
         await eventually(lambda: one.capacity == 5, _SOON_S, "the new one's word")
         assert not one.unavailable()
         slot.free()
+
+
+def test_what_changes_others_share_is_told_before_the_next_heartbeat() -> None:
+    """The load of a backend that is hardly used can wait; an ejection, and who waits for a full backend, cannot."""
+    one = endpoint(most=8)
+    slots = [one.take() for _ in range(4)]
+    assert not is_pressing(one, IDLE)
+    slots.append(one.take())
+    assert is_pressing(one, IDLE)
+    full = Brief(5, 0, None, limited=False)
+    for slot in slots:
+        slot.free()
+    assert is_pressing(one, full)
+    trip(one)
+    assert is_pressing(one, IDLE)
+
+
+async def test_load_reaches_the_stream_once_a_second() -> None:
+    """A call now and then costs an entry a second, not four."""
+    store, one = Memory(), endpoint()
+    async with exchanging(store, one):
+        for _ in range(20):
+            slot = one.take()
+            await asyncio.sleep(0.06)
+            slot.free()
+        assert len(store.entries) <= 3
 
 
 async def test_workers_without_news_are_silent() -> None:
