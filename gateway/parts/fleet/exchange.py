@@ -37,13 +37,18 @@ _RENEW_S: Final = 1.0
 _BUSY_S: Final = (0.002, 0.005, 0.01, 0.02, 0.04)
 _NOT_ASKED: Final = frozenset({"open", "unconfigured"})
 _WRITE_S: Final = 0.25
+_AT_ONCE: Final = 100
+"""Leases that one round trip prolongs."""
 _PROLONG: Final = IF_HELD % b"'PEXPIRE',KEYS[1],ARGV[2]"
 
 
-async def keep_lease(store: Store, lease: str, holder: bytes, ttl_s: float) -> None:
-    """Restart the lease's lifetime if this holder still has it."""
-    words = (b"EVAL", _PROLONG, b"1", lease.encode(), holder, _milliseconds(ttl_s))
-    await store.ask([Command(words)], _WRITE_S)
+async def keep_leases(store: Store, leases: Sequence[Lease], ttl_s: float) -> None:
+    """Restart the lifetimes of these leases, those that their holders still have."""
+    life = _milliseconds(ttl_s)
+    for start in range(0, len(leases), _AT_ONCE):
+        some = leases[start : start + _AT_ONCE]
+        words = [(b"EVAL", _PROLONG, b"1", lease.key.encode(), lease.holder, life) for lease in some]
+        await store.ask(list(map(Command, words)), _WRITE_S)
 
 
 async def publish_frames(store: Store, stream: str, frames: Sequence[bytes], ttl_s: float) -> None:
@@ -178,8 +183,7 @@ class Leases:
 
     async def _renewed(self, leases: list[Lease]) -> None:
         with contextlib.suppress(StoreUnavailable):
-            for lease in leases:
-                await keep_lease(self._store, lease.key, lease.holder, LEASE_S)
+            await keep_leases(self._store, leases, LEASE_S)
 
     def _give_up(self, lease: Lease) -> None:
         self._delayed.release(lease.key, lease.holder)

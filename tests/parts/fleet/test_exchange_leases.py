@@ -6,12 +6,12 @@ import time
 
 import pytest
 
-from cache.flights import Flight
+from cache.flights import Flight, Lease
 from cache.scopes.scope import Caps, put
 from cache.store.base import Claim, Command, Look, NoStore, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from cache.write import DelayedWrites
-from gateway.parts.fleet.exchange import Claimed, Leases, _lease_of, can_serve, keep_lease, publish_frames
+from gateway.parts.fleet.exchange import Claimed, Leases, _lease_of, can_serve, keep_leases, publish_frames
 from tests.support.garbage import leaving_nothing
 from tests.support.store import UNHURRIED, local_store
 
@@ -53,11 +53,11 @@ async def test_a_lease_expires_unless_it_is_renewed_by_its_holder(store: RedisSt
     """A holder that is gone stands in nobody's way for long, and nobody can renew in another's name."""
     lease = name()
     await store.claim(lease, b"one", 0.5, lease)
-    await keep_lease(store, lease, b"one", 30)
+    await keep_leases(store, [Lease(lease, b"one")], 30)
     await asyncio.sleep(0.6)
     assert (await store.claim(lease, b"other", 10, lease)).holder == b"one"
-    await keep_lease(store, lease, b"one", 0.05)
-    await keep_lease(store, lease, b"other", 30)
+    await keep_leases(store, [Lease(lease, b"one")], 0.05)
+    await keep_leases(store, [Lease(lease, b"other")], 30)
     async with asyncio.timeout(30):
         while (await store.claim(lease, b"other", 10, lease)).holder != b"other":
             await asyncio.sleep(0.01)
@@ -79,7 +79,7 @@ async def test_without_a_store_there_are_no_leases() -> None:
     for verb in (
         store.look("k", "k:l", b"one", 1),
         store.claim("k", b"one", 1, "x"),
-        keep_lease(store, "k", b"one", 1),
+        keep_leases(store, [Lease("k", b"one")], 1),
         store.apply([Release("k", b"one")]),
         publish_frames(store, "s", [b"v"], 1),
     ):
@@ -118,7 +118,7 @@ async def test_a_lease_is_renewed_for_as_long_as_its_flight_takes(store: RedisSt
     """Longer than it would last by itself."""
     key, leases = name(), Leases(store, DelayedWrites(store))
     await leases.look(flight(key), key)
-    await keep_lease(store, f"{key}:l", (await store.get(f"{key}:l")) or b"", 1.5)
+    await keep_leases(store, [Lease(f"{key}:l", (await store.get(f"{key}:l")) or b"")], 1.5)
     await asyncio.sleep(2)
     assert await store.get(f"{key}:l") is not None
     await leases.aclose()
