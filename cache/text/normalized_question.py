@@ -8,14 +8,14 @@ negations, names, times, who asks what) is kept apart, so that it can refuse alo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import product
 from typing import Final
 
 from cache.text import thesaurus
-from cache.text.reading import FAINT, FUNCTION, LINKS, NEGATIONS, QuestionReading, read, stem, unwrap
+from cache.text.reading import FAINT, FUNCTION, LINKS, NEGATIONS, QuestionReading, read_unwrapped, stem, unwrap
 from cache.text.thesaurus import word_set
+from policies.value_type import value_type
 
 
 def _phrases() -> dict[str, tuple[tuple[str, ...], re.Pattern[str]]]:
@@ -74,9 +74,10 @@ _ENDINGS: Final = (
     ("ily", "y"), ("lly", "l"), ("ly", ""), ("ying", "y"), ("ied", "y"), ("ings", ""), ("ing", ""), ("ed", ""),
     ("tions", "t"), ("tion", "t"), ("sions", "d"), ("sion", "d"), ("ise", "ize"),
 )  # fmt: skip
+_ANY_ENDING: Final = tuple(ending for ending, _ in _ENDINGS)
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Word:
     """One content word: its text, its comparison form (`root`), its synonym group (`sense`), and its properties.
 
@@ -98,7 +99,7 @@ class Word:
     """Words of which it is the negation, by a prefix or suffix: `happy` for `unhappy`."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class NormalizedQuestion:
     """A question reduced to what a verifier compares; see the module's docstring."""
 
@@ -127,22 +128,26 @@ class NormalizedQuestion:
 @lru_cache(maxsize=16_384)
 def gist(text: str) -> NormalizedQuestion:
     """Normalize one question; cached, because stored questions are compared repeatedly."""
-    plain = rephrased(text)
-    return _sorted_out(read(plain), plain)
+    plain, unwrapped = _rephrased(text)
+    return _sorted_out(read_unwrapped(plain if unwrapped else unwrap(plain)), plain)
 
 
-def rephrased(text: str) -> str:
-    """Return `text` with known phrases as one word, and every way to ask for a method as `howto`."""
+def _rephrased(text: str) -> tuple[str, bool]:
+    """Return `text` with known phrases as one word, and every way to ask for a method as `howto`; and whether it is
+    known that `unwrap` would not change that.
+    """
     lowered = text.lower()
     for first in dict.fromkeys(_LETTERS.findall(lowered)):
         if (phrases := _PHRASES.get(first)) is not None:
             begins, pattern = phrases
-            if any(begin in lowered for begin in begins):
-                text = pattern.sub(_instead, text)
-                lowered = text.lower()
+            for begin in begins:
+                if begin in lowered:
+                    text = pattern.sub(_instead, text)
+                    lowered = text.lower()
+                    break
     if ":00" in text:
         text = _FULL_HOUR.sub(r"\1", text)
-    text = unwrap(text)
+    wrapped, text = text, unwrap(text)
     # These are about a question's beginning, where a match is found without trying every other place.
     for pattern, instead in _FRAMES:
         if (match := pattern.match(text)) is not None:
@@ -151,7 +156,7 @@ def rephrased(text: str) -> str:
     for word, pattern, instead in _ANYWHERE:
         if word in folded:
             text = pattern.sub(instead, text, count=1)
-    return text
+    return text, text == wrapped
 
 
 def _instead(match: re.Match[str]) -> str:
@@ -165,7 +170,7 @@ def root_of(word: str) -> str:
         return irregular
     if len(word) < 4 or not word.isascii():
         return word
-    for ending, instead in _ENDINGS:
+    for ending, instead in _ENDINGS if word.endswith(_ANY_ENDING) else ():
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)] + instead
             if not instead and len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
@@ -284,7 +289,10 @@ def _word(token: str, link: str, name: bool) -> Word:
     """Build a content word; cached, because a few thousand words make up most questions and roots are slow."""
     root = root_of(token)
     senses = senses_of(token, root)
-    opposed = _NONE.union(*(_OPPOSITES[sense] for sense in senses if sense in _OPPOSITES))
+    if len(senses) == 1:
+        opposed = _OPPOSITES.get(senses[0], _NONE)
+    else:
+        opposed = _NONE.union(*(_OPPOSITES[sense] for sense in senses if sense in _OPPOSITES))
     kinds = _KINDS.get(token, _NONE)
     return Word(token, root, senses[0], senses, kinds, token in _VAGUE, name, link, opposed, _negated_by(token))
 
@@ -293,12 +301,17 @@ def _negated_by(word: str) -> frozenset[str]:
     """Return the words of which this is the negation or the other side, if they are words: `happy` for `unhappy`,
     `hypotension` for `hypertension`, `lessee` for `lessor`.
     """
-    bare = {word[len(prefix) :] for prefix in _NEGATING if word.startswith(prefix)}
-    long = {form for rest in bare if len(rest) >= _SHORTEST_NEGATED for form in (rest, root_of(rest))}
-    without = {word[:-4], word[:-4] + "ful"} if word.endswith("less") else set()
-    turned = {f"{other}{word[len(prefix) :]}" for prefix, other in _PREFIXES if word.startswith(prefix)}
-    turned |= {f"{word[: -len(suffix)]}{other}" for suffix, other in _SUFFIXES if word.endswith(suffix)}
-    return frozenset(long | without | {word for word in turned if len(word) > _SHORTEST_NEGATED})
+    forms = list[str]()
+    if word.startswith(_NEGATING):
+        bare = {word[len(prefix) :] for prefix in _NEGATING if word.startswith(prefix)}
+        forms += [form for rest in bare if len(rest) >= _SHORTEST_NEGATED for form in (rest, root_of(rest))]
+    if word.endswith("less"):
+        forms += word[:-4], word[:-4] + "ful"
+    if word.startswith(_BEGINNINGS) or word.endswith(_ENDS):
+        turned = [f"{other}{word[len(prefix) :]}" for prefix, other in _PREFIXES if word.startswith(prefix)]
+        turned += [f"{word[: -len(suffix)]}{other}" for suffix, other in _SUFFIXES if word.endswith(suffix)]
+        forms += [other for other in turned if len(other) > _SHORTEST_NEGATED]
+    return frozenset(forms) if forms else _NONE
 
 
 def _both_ways(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
@@ -307,6 +320,8 @@ def _both_ways(pairs: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...
 
 _PREFIXES: Final = _both_ways(thesaurus.PREFIXES)
 _SUFFIXES: Final = _both_ways(thesaurus.SUFFIXES)
+_BEGINNINGS: Final = tuple(prefix for prefix, _ in _PREFIXES)
+_ENDS: Final = tuple(suffix for suffix, _ in _SUFFIXES)
 _VAGUE: Final = frozenset(form for word in thesaurus.VAGUE for form in (word, stem(word)))
 
 

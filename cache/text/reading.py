@@ -18,11 +18,11 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from cache.text.thesaurus import groups_of, word_list, word_set
+from policies.value_type import value_type
 
 _READ_CHARS: Final = 200
 _BESIDE_OTHERS: Final = 3
@@ -306,7 +306,7 @@ _HALVES: Final = ("AM", "PM")
 """Halves of the day, which are no acronyms."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class QuestionReading:
     """The parsed question; see the module's docstring. `negations` are (number of clauses before it, word)."""
 
@@ -379,46 +379,53 @@ def _token(raw: str) -> _Token:
 @lru_cache(maxsize=4_096)
 def read(text: str) -> QuestionReading:
     """Parse one question; cached, because stored questions are compared repeatedly."""
-    text = unwrap(text)
+    return read_unwrapped(unwrap(text))
+
+
+def read_unwrapped(text: str) -> QuestionReading:
+    """Parse a question that `unwrap` would not change."""
     content, names, poles = list[str](), set[str](), set[int]()
     negations = list[tuple[int, str]]()
-    found: dict[str, list[str]] = {"number": [], "time": [], "asked": [], "modal": []}
+    numbers, times, asked, modals = list[str](), list[str](), list[str](), list[str]()
     clauses = ended = 0
     for match in _TOKEN.finditer(text):
         token = _token(match[0])
-        if token.kind == "number":
-            joined = _BETWEEN.fullmatch(text, ended, match.start()) and _joined(found["number"], match[0], token.value)
+        if not token.also:
+            if token.content:
+                content.append(token.content)
+            continue
+        form, _, kind, value, named, pole, clause = token
+        # A letter that is a name, and a word that joins a clause, are told only by what is around them.
+        around = False
+        if kind == "name":
+            around = _is_name(named, text, match)
+            if around:
+                names.add(value)
+        elif kind == "number":
+            joined = _BETWEEN.fullmatch(text, ended, match.start()) and _joined(numbers, match[0], value)
             ended = match.end()
             if joined:
                 continue
-        if token.content:
-            content.append(token.content)
-        if not token.also:
-            continue
-        kind = token.kind
-        # A letter that is a name, and a word that joins a clause, are told only by what is around them.
-        around = (kind == "name" and _is_name(token.named, text, match)) or (
-            kind == "asked" and token.value in _MAY_JOIN and _joins(text, match)
-        )
-        if around and not token.content:
-            content.append(token.value)
-        if kind == "name":
-            names.update({token.value} if around else ())
+            numbers.append(value)
         elif kind == "negation":
-            negations.append((clauses, token.value))
-        elif kind and not around:
-            found[kind].append(token.value)
-        if token.clause:
-            clauses += 1
-        if token.pole is not None:
-            poles.add(token.pole)
+            negations.append((clauses, value))
+        elif kind == "asked":
+            around = value in _MAY_JOIN and _joins(text, match)
+            asked += () if around else (value,)
+        elif kind:
+            (times if kind == "time" else modals).append(value)
+        if form or around:
+            content.append(form or value)
+        clauses += clause
+        if pole is not None:
+            poles.add(pole)
     return QuestionReading(
-        numbers=tuple(found["number"]),
+        numbers=tuple(numbers),
         negations=tuple(negations),
         poles=frozenset(poles),
         names=frozenset(names),
-        times=tuple(found["time"]),
-        asked=(frozenset(found["asked"]), frozenset(found["modal"])),
+        times=tuple(times),
+        asked=(frozenset(asked), frozenset(modals)),
         content=tuple(content),
         stems=frozenset(content),
     )

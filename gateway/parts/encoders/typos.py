@@ -66,10 +66,22 @@ def respelled(stored: str, asked: str) -> tuple[str, str]:
     codes = _dictionaries(language(stored).code, language(asked).code)
     if not codes or stored == asked:
         return stored, asked
-    (word, unknown), (other, unknown_too) = _read(stored, codes), _read(asked, codes)
-    if not unknown and not unknown_too and word.isascii() == other.isascii():
+    (word, words, unknown), (other, others, unknown_too) = _read(stored, codes), _read(asked, codes)
+    if word.isascii() == other.isascii() and not (
+        (unknown and _may_slip(unknown, words, others)) or (unknown_too and _may_slip(unknown_too, others, words))
+    ):
         return word, other
     return _respelled(word, other, codes)
+
+
+def _may_slip(unknown: frozenset[str], words: frozenset[str], others: frozenset[str]) -> bool:
+    """Return whether any unknown word of a text may be a slip of a word that only the other text has."""
+    return any(_alike(word, other) for word in unknown - others for other in others - words)
+
+
+def _alike(word: str, other: str) -> bool:
+    """Return whether words are alike enough for their slips to be counted."""
+    return other[0] == word[0] and abs(len(other) - len(word)) <= 2
 
 
 @lru_cache(maxsize=256)
@@ -80,12 +92,13 @@ def _dictionaries(*codes: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16_384)
-def _read(text: str, codes: tuple[str, ...]) -> tuple[str, frozenset[str]]:
-    """Return a text, with short forms spelled out if it is English, and its words, in lower case, that are in no
-    dictionary of these languages.
+def _read(text: str, codes: tuple[str, ...]) -> tuple[str, frozenset[str], frozenset[str]]:
+    """Return a text, with short forms spelled out if it is English; its words, in lower case; and those of them that
+    are in no dictionary of these languages.
     """
     text = words_spelled_out(text) if codes == (ENGLISH,) else text
-    return text, frozenset(word for word in _WORD.findall(text.lower()) if _remembered_level(word, codes) < Level.RARE)
+    words = frozenset(_WORD.findall(text.lower()))
+    return text, words, frozenset([word for word in words if _remembered_level(word, codes) < _RARE])
 
 
 class Level(IntEnum):
@@ -98,6 +111,7 @@ class Level(IntEnum):
     COMMON = 3
 
 
+_RARE: Final = int(Level.RARE)
 _BITS: Final = 3
 
 
@@ -144,7 +158,7 @@ def _corrections(
 
     `bare`: the text is without accents, and the other is not.
     """
-    unknown = _read(text, codes)[1]
+    unknown = _read(text, codes)[2]
     accented = {form: match for word, match in others.items() for form in _without_accents(word)} if bare else {}
     found = {word: accented[word] for word in words if word in accented}
     if unknown.isdisjoint(found):
@@ -164,7 +178,7 @@ def _is_name(word: str, text: str) -> bool:
 
 def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str] | None:
     """Return the one of the other words of which this is a slip; None where there is none, or another may be meant."""
-    costs = {other: _cost(word, other) for other in others if abs(len(other) - len(word)) <= 2 and other[0] == word[0]}
+    costs = {other: _cost(word, other) for other in others if _alike(word, other)}
     costs = {other: cost for other, cost in costs.items() if not _turned(word, other)}
     near = {other: cost for other, cost in costs.items() if cost <= _limit(other, codes)}
     if not near:
