@@ -153,6 +153,20 @@ def test_a_large_partition_is_searched_nearly_as_if_row_by_row() -> None:
     assert len(index) == 2000
 
 
+def test_searches_of_partitions_of_different_sizes_do_not_change_each_other() -> None:
+    """Each finds what it would find alone, as the buffers that they share grow with the largest partition."""
+    sizes = {"small": 300, "large": 2_000, "few": 10}
+    index, _ = make()
+    alone = {name: make()[0] for name in sizes}
+    for name, size in sizes.items():
+        for number in range(size):
+            index.add(record(number, name))
+            alone[name].add(record(number, name))
+    for seed in range(30):
+        for name, apart in alone.items():
+            assert index.search(name, unit(90_000 + seed), 5) == apart.search(name, unit(90_000 + seed), 5)
+
+
 def test_many_equally_near_rows_are_not_all_looked_at() -> None:
     """Thousands of one and the same vector cost no more than a thousand, and any of them are the nearest."""
     index, _ = make()
