@@ -29,7 +29,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -88,7 +89,7 @@ _STEEPNESS: Final = 2.0
 
 Vector = NDArray[np.float32]
 
-_NO_LINES: Final = np.zeros(0, np.int32)
+_NO_LINES: Final = np.zeros(0, np.intp)
 _NO_TERMS: Final = np.zeros(0, np.float32)
 
 
@@ -187,11 +188,17 @@ class DifficultyModel:
     quantiles: Vector
     own: OwnHeads | None = None
     """Heads fitted to a surface's own labels, which decide near those."""
-    by_vector: Vector = field(init=False)
-    """`kind_vectors`, `vector_weights` and `centroids` as one, so that a vector is multiplied once."""
+    heads: Vector = field(init=False)
+    """`kind_vectors` and `vector_weights` as one, so that a vector is multiplied once."""
+    centroids_of: tuple[Vector, ...] = field(init=False)
+    """Those of `centroids` that belong to each kind."""
+    steps: tuple[list[float], ...] = field(init=False)
+    """`quantiles` as plain numbers."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_vector", np.vstack([self.kind_vectors, self.vector_weights, self.centroids]))
+        object.__setattr__(self, "heads", np.vstack([self.kind_vectors, self.vector_weights]))
+        object.__setattr__(self, "centroids_of", tuple(np.split(self.centroids, self.starts[1:])))
+        object.__setattr__(self, "steps", tuple(self.quantiles.tolist()))
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -256,38 +263,39 @@ class DifficultyModel:
             features = features.as_rated
         reading = tokenise(bounded(features.text))
         counts = counts_of(features, reading)
-        by_vector = self.by_vector @ vector
+        by_vector = self.heads @ vector
         terms = self._terms(reading)
         kind, p_kind, inside = self._kind_of(by_vector, counts, terms, features)
         name = "" if features.has_images else self.kinds[kind]  # an image's content is not in the text
-        if not self._near(kind, by_vector, counts, features):
+        if not self._near(kind, vector, counts, features):
             heard = self.count_range.heard(counts, -1)
             right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
             rated = Difficulty(tuple(right.tolist()), False, self.version, name, None, p_kind)
         else:
-            logits = self._logits(kind, vector, by_vector, counts, terms)[None]
-            gain = gain_of(mix(logits))[0]
-            logits[..., :-1] += self.shift[kind]
-            quantile = _quantile(self.quantiles[kind], gain) if inside else None
-            rated = Difficulty(tuple(mix(logits)[0].tolist()), inside, self.version, name, quantile, p_kind)
+            logits = self._logits(kind, vector, by_vector, counts, terms)
+            both = np.array((logits, logits))  # as the labels' models have it, and those in use
+            both[1, :, :-1] += self.shift[kind]
+            of_labels, in_use = mix(both)
+            quantile = _quantile(self.steps[kind], float(of_labels[-1] - of_labels[0])) if inside else None
+            rated = Difficulty(tuple(in_use.tolist()), inside, self.version, name, quantile, p_kind)
         own = self.own
         if own is None or features.has_images or not own.near(vector):
             return rated
-        ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain)
-        quantile = _quantile(own.quantiles[kind], ends[1] - ends[0])
-        return Difficulty(tuple(ends.tolist()), True, self.version, name, quantile, p_kind)
+        ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain).tolist()
+        quantile = _quantile(own.quantiles[kind].tolist(), ends[1] - ends[0])
+        return Difficulty(tuple(ends), True, self.version, name, quantile, p_kind)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
         return self.assess(vector, features).p_right
 
-    def _terms(self, reading: LexiconReading) -> tuple[NDArray[np.int32], Vector, Vector]:
+    def _terms(self, reading: LexiconReading) -> tuple[NDArray[np.intp], Vector, Vector]:
         """Return the line of each distinct term, what it weighs in the heads, and whether it is known (its rarity)."""
         if not reading.words:
             return _NO_LINES, _NO_TERMS, _NO_TERMS
         buckets, often = terms_of(reading)
-        lines = self.word_places[buckets]
-        rarity = self.rarity[lines]
+        lines = self.word_places.take(buckets).astype(np.intp)
+        rarity = self.rarity.take(lines)
         return lines, shortened(often * rarity), rarity
 
     def _logits(
@@ -296,19 +304,21 @@ class DifficultyModel:
         vector: Vector,
         by_vector: Vector,
         counts: Vector,
-        terms: tuple[NDArray[np.int32], Vector, Vector],
+        terms: tuple[NDArray[np.intp], Vector, Vector],
     ) -> Vector:
         """Return the logits of each group of heads of this kind, shape (groups, tiers + 1)."""
         groups = self.groups_of[kind]
         rows = slice(groups.start * (self.tiers + 1), groups.stop * (self.tiers + 1))
-        heard = self.count_range.heard(counts, kind)
+        ranges = self.count_range
+        # Only among requests with tools is any near with a count far outside.
+        heard = ranges.heard(counts, kind) if self.kinds[kind] == TOOLS else ranges.clamped(counts, kind)
         logits = by_vector[len(self.kind_bias) :][rows] + self.count_weights[rows] @ heard + self.bias[rows]
         logits = logits.reshape(-1, self.tiers + 1)
         if self.kinds[kind] == CHAT:
             logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
         lines, weights, _ = terms
         columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
-        words = weights @ self.word_weights[lines, columns].astype(np.float32)
+        words = weights @ self.word_weights.take(lines, axis=0)[:, columns].astype(np.float32)
         logits[:, :-1] += words.reshape(-1, self.tiers)
         return np.asarray(logits)
 
@@ -316,14 +326,14 @@ class DifficultyModel:
         self,
         by_vector: Vector,
         counts: Vector,
-        terms: tuple[NDArray[np.int32], Vector, Vector],
+        terms: tuple[NDArray[np.intp], Vector, Vector],
         features: Features,
     ) -> tuple[int, float, bool]:
         """Return the number of the request's kind and its probability, and whether it lies in that kind's domain."""
         lines, _, rarity = terms
         clamped = self.count_range.clamped(counts, -1)
         logits = by_vector[: len(self.kind_bias)] + self.kind_counts @ clamped + self.kind_bias
-        logits += rarity @ self.kind_words[lines]
+        logits += rarity @ self.kind_words.take(lines, axis=0)
         among, domains = logits[: len(self.kinds)], logits[len(self.kinds) :]
         if features.has_tools and TOOLS in self.kinds:
             tools = self.kinds.index(TOOLS)
@@ -331,17 +341,16 @@ class DifficultyModel:
         kind = int(among.argmax())
         return kind, float(1.0 / np.add.reduce(np.exp(among - among[kind]))), bool(domains[kind] > 0)
 
-    def _near(self, kind: int, by_vector: Vector, counts: Vector, features: Features) -> bool:
+    def _near(self, kind: int, vector: Vector, counts: Vector, features: Features) -> bool:
         """Return whether the request resembles the labelled ones of this kind, by its vector and by every count."""
         if features.has_images:
             return False
         if self.kinds[kind] == TOOLS and features.has_tools:
             return True
-        nearest = np.maximum.reduceat(by_vector[-len(self.centroids) :], self.starts)[kind]
         return bool(
-            nearest >= self.min_similarity[kind]
-            and len(features.text) >= self.min_chars[kind]
-            and not self.count_range.far(counts)[kind]
+            len(features.text) >= self.min_chars[kind]
+            and np.maximum.reduce(self.centroids_of[kind] @ vector) >= self.min_similarity[kind]
+            and not self.count_range.far(counts, kind)
         )
 
 
@@ -364,13 +373,13 @@ def mix(logits: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(np.add.reduce(weights[:, :, None] * right, axis=1))
 
 
-def _quantile(quantiles: NDArray[Any], score: float) -> float:
+def _quantile(quantiles: Sequence[float], score: float) -> float:
     """Return the share, 0..1, of scores below this one, by their `quantiles` in even steps: linear between two."""
-    above = int(quantiles.searchsorted(score, "right"))
+    above = bisect_right(quantiles, score)
     if not 0 < above < len(quantiles):
         return float(above > 0)
-    low, high = map(float, quantiles[above - 1 : above + 1])
-    return (above - 1 + (float(score) - low) / (high - low)) / (len(quantiles) - 1)
+    low, high = quantiles[above - 1 : above + 1]
+    return (above - 1 + (score - low) / (high - low)) / (len(quantiles) - 1)
 
 
 def _by_bucket(
