@@ -52,8 +52,10 @@ cache:
 """
 """Every step of the path, one attempt: the raw upstream's answers are confident."""
 
-NEAR = FULL.replace("surface: full", "surface: near").replace("0.95,", "0.7, cross_encoder: {within: 2s},")
-"""As FULL; a question in other words is near enough for a hit, and waits for its reading as long as it takes."""
+NEAR = FULL.replace("surface: full", "surface: near").replace("0.95,", "0.7,")
+"""As FULL; a question in other words is near enough for a hit."""
+_READ = NEAR.replace("0.7,", "0.7, cross_encoder: {within: 2s},")
+"""As NEAR, where there is a cross-encoder; a question waits for its reading as long as it takes."""
 
 JUDGED = """
 surface: judged
@@ -159,7 +161,8 @@ def bench_gateway(
 ) -> Iterator[Gateway]:
     """Our gateway over the raw upstream, both tiers, with the surfaces `bare`, `full`, `near` and `judged`."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_policies(folder / "policies", {"bare": BARE, "full": FULL, "near": NEAR, "judged": JUDGED})
+    near = NEAR if cross_encoder == "none" else _READ
+    write_policies(folder / "policies", {"bare": BARE, "full": FULL, "near": near, "judged": JUDGED})
     url = f"http://127.0.0.1:{upstream}/v1"
     state = {"kind": embedding, "state": str(ROOT / ".state")}
     deployment = config(url, url, store_url, embedding=state, cross_encoder=cross_encoder, default_surface="bare")
