@@ -10,13 +10,14 @@ from collections.abc import AsyncIterator, Iterator
 import numpy as np
 import pytest
 
+from cache.flights import Lease
 from cache.response_cache import ResponseCache
 from cache.store.base import Append, Claim, Command, Release, StoreUnavailable, Write
 from cache.store.redis_store import RedisStore
 from gateway.config.addresses import open_store
 from gateway.parts.cache_admin.administration import Administration
 from gateway.parts.fleet.cluster import slot_of
-from gateway.parts.fleet.exchange import keep_lease, publish_frames
+from gateway.parts.fleet.exchange import keep_leases, publish_frames
 from tests.cache.samples import Facts, answer, body, policy
 from tests.support.cluster import SLOTS, Cluster, cluster_of
 from tests.support.redis8 import Unavailable, redis8
@@ -118,7 +119,7 @@ async def test_streams_and_leases_work_on_every_node(cluster: Cluster) -> None:
             assert [value for _, value in await waiting] == [b"new"]
             assert [value for _, value in await store.latest(stream, 5)] == [b"new"]
             assert await store.claim(lease, b"one", 10, f"{lease}:x") == Claim(b"one", True)
-            await keep_lease(store, lease, b"one", 30)
+            await keep_leases(store, [Lease(lease, b"one")], 30)
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"one"
             await store.apply([Release(lease, b"one"), Release(name((place + 1) % 3, cluster), b"one")])
             assert (await store.claim(lease, b"other", 10, f"{lease}:x")).holder == b"other"
