@@ -1,9 +1,9 @@
 """Parse and check request bodies: first the JSON, then the fields that the gateway itself reads.
 
-Of two equal keys orjson keeps the last, and a backend may keep the first, so repeated keys are refused. A body equal to
-its own re-serialisation has none (official SDKs send that form); any other body is parsed again by a parser that sees
-every pair. That parser also finds integers of more than 64 bits, which orjson turns into floats; they are refused too,
-because a rounded seed would be a different seed.
+Of two equal keys orjson keeps the last, and a backend may keep the first, so repeated keys are refused. A body that is
+equal to its own re-serialisation, but for white space, has none (official SDKs and `json.dumps` send that form); any
+other body is parsed again by a parser that sees every pair. That parser also finds integers of more than 64 bits, which
+orjson turns into floats; they are refused too, because a rounded seed would be a different seed.
 
 A large body is parsed in a thread. Python's global lock is held during each call into C, so each call must be short:
 values are counted before they are parsed. Repeated keys are found by counting keys in the text and in the parsed value,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 64
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_WHITE_SPACE: Final = b" \t\r\n"
 _LONG_NUMBER: Final = re.compile(rb"[0-9]{19}")
 _LEAST_INTEGER, _MOST_INTEGER = -(1 << 63), (1 << 64) - 1
 _LONG_INTEGER: Final = b"0" * 19
@@ -56,10 +57,14 @@ class _RefusedKeyError(Exception):
 
 def parse_json(raw: bytes) -> Any:
     """Return the JSON value in `raw`, which must be small. Raises InvalidRequest for anything but unambiguous JSON."""
-    value = _loads(raw)
+    try:
+        value = orjson.loads(raw)
+    except orjson.JSONDecodeError as error:
+        raise _unread(raw, error) from None
     if raw.count(b"{") + raw.count(b"[") > MAX_DEPTH:
         _count_keys(value)
-    if orjson.dumps(value) != raw:
+    again = orjson.dumps(value)
+    if again != raw and again.translate(None, _WHITE_SPACE) != raw.translate(None, _WHITE_SPACE):
         _check_pairs(raw, exact=_LONG_NUMBER.search(raw) is not None)
     return value
 
@@ -68,10 +73,14 @@ def _loads(raw: bytes) -> Any:
     try:
         return orjson.loads(raw)
     except orjson.JSONDecodeError as error:
-        reason = str(error)
-        if "surrogate" in reason and not raw.startswith(_UTF16_MARKS):
-            raise InvalidRequest(f"The body is not valid UTF-8: {reason}", code="invalid_utf8") from None
-        raise InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json") from None
+        raise _unread(raw, error) from None
+
+
+def _unread(raw: bytes, error: orjson.JSONDecodeError) -> InvalidRequest:
+    reason = str(error)
+    if "surrogate" in reason and not raw.startswith(_UTF16_MARKS):
+        return InvalidRequest(f"The body is not valid UTF-8: {reason}", code="invalid_utf8")
+    return InvalidRequest(f"The body is not valid JSON: {reason}", code="invalid_json")
 
 
 def _parse_large(raw: bytes, most_values: int) -> Any:
@@ -201,7 +210,9 @@ class ChatBodies:
         """
         if len(raw) > self._surely_small and self._is_large(raw):
             return await off_loop(partial(self._checked, self._parse_large, raw)), True
-        body = _object_of(parse_json, raw)
+        body = parse_json(raw)
+        if type(body) is not dict:
+            raise _no_object()
         self._fields.check(body)
         return body, False
 
@@ -237,8 +248,12 @@ class ChatBodies:
 def _object_of(parse: Callable[[bytes], Any], raw: bytes) -> dict[str, Any]:
     body = parse(raw)
     if not isinstance(body, dict):
-        raise InvalidRequest("The body must be a JSON object.", code="invalid_type")
+        raise _no_object()
     return body
+
+
+def _no_object() -> InvalidRequest:
+    return InvalidRequest("The body must be a JSON object.", code="invalid_type")
 
 
 Check = Callable[[Any], None]
