@@ -22,7 +22,7 @@ All of it runs inside `http.exchange`, which also turns errors into replies and 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from gateway.caching.lookups import replay_hit
 from gateway.errors import CacheOnlyMiss
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from gateway.request.context import Reply, RequestContext
     from gateway.steps import Steps
 
+_NOT_STORED: Final = "There is no stored answer to this request."
+
 
 async def answer(request: RequestContext, steps: Steps) -> Reply:
     """Return the reply to one request; raise ApiError when there is none. See the module's docstring."""
@@ -38,6 +40,12 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
     coalesced = steps.coalescer.accept(request, plan)  # None for a request that must not share its answer
     if hit := await steps.exact_cache.find(request, plan, coalesced):  # 5
         return replay_hit(request, hit)
+    if plan.reason:  # it has no cache: nobody shares its answer, and no other question's may serve it
+        vector = await steps.embedder.vector_for(request, plan)  # 6, for the classifier
+        if request.options.cache.only_if_cached:
+            raise CacheOnlyMiss(_NOT_STORED)
+        run = await steps.cascade.route(request, vector, steps.router)  # 8
+        return steps.write_behind.reply_with(request, plan, vector, await run.answer())  # 9
     with await steps.coalescer.enter(coalesced) as shared:  # 5: follow an answer under way, or lead
         if shared.reply is not None:
             return shared.reply
@@ -50,7 +58,7 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
                 await early.aclose()  # the head of a stream says what the request cost
                 return shared.publish(replay_hit(request, hit), hit)
             if request.options.cache.only_if_cached:
-                raise CacheOnlyMiss("There is no stored answer to this request.")
+                raise CacheOnlyMiss(_NOT_STORED)
             run = early.run or await steps.cascade.route(request, vector, steps.router)  # 8
             served = await run.answer()  # 9
             return shared.publish(

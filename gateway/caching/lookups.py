@@ -81,6 +81,10 @@ class ExactLookup:
         if coalesced is not None and coalesced.can_join:
             return None
         hop = request.trace.begin(names.CACHE_EXACT)
+        if plan.reason:
+            hop.attributes[names.CACHE_OUTCOME], hop.attributes[names.CACHE_REASON] = "bypass", plan.reason
+            hop.end()
+            return None
         look = partial(self._cache.exact, plan, request.allowed_tiers())
         return end_lookup(hop, await (look() if coalesced is None else coalesced.look_up(look)))
 

@@ -17,10 +17,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.caller import Caller
+from gateway.caller import ANYBODY, Caller
 from gateway.errors import InvalidRequest
 from gateway.http.messages import read_body
-from gateway.request.load_shedding import ANYONE
 from gateway.request.options import known_headers
 from gateway.steps import Steps
 
@@ -104,11 +103,11 @@ class _BodyRequest(Request):
         if self._most is None and state.sheds:
             state.steps.gate.check()
         asks: object = await state.admit(self)
-        sender = asks.sender if isinstance(asks, Caller) else ANYONE
+        caller = asks if isinstance(asks, Caller) else ANYBODY
         steps: Steps = state.steps
         limit = steps.deployment.limits.body if self._most is None else self._most
         headers, typed = known_headers(self.scope["headers"]), state.typed or self._typed
-        raw = await read_body(self.receive, headers, limit, steps.gate, typed=typed, sender=sender)
+        raw = await read_body(self.receive, headers, limit, steps.gate, typed=typed, caller=caller)
         self._value, self.state.large = await state.bodies.read_object(raw)
         return raw
 

@@ -75,6 +75,8 @@ class BaseExchange:
         """Who sends the request, once `admit` knows it."""
         self.hold: HeldLimits | None = None
         """What the request holds of its owners' limits, once it is let in."""
+        self.early_head: EarlyHead | None = None
+        """What may send the head of a stream before its answer; None where nothing does."""
         self.reply: Reply | None = None
         """The pipeline's reply, for what is written after it; None where the pipeline gave none."""
 
@@ -121,16 +123,16 @@ class BaseExchange:
         """Check the load, the sender and the key, and note the caller. Raises ApiError."""
         steps, headers, ledger = self.steps, self.headers, self.ledger
         steps.gate.check()
-        steps.guard.check(headers)
+        if steps.guard.active:
+            steps.guard.check(headers)
         self.caller = caller = steps.authenticator.known(headers) or await steps.authenticator.find(headers)
         ledger.tenant, ledger.team, ledger.key = caller.tenant, caller.team, caller.key
 
-    async def body(self, limit: int, *, typed: bool | None = None) -> bytes:
+    def body(self, limit: int, *, typed: bool | None = None) -> Coroutine[Any, Any, bytes]:
         """Read the whole body, of `limit` bytes at most; see `read_body`. Raises ApiError and ClientGone."""
         steps = self.steps
         typed = steps.guard.active if typed is None else typed
-        sender = self.caller.sender
-        return await read_body(self.receive, self.headers, limit, steps.gate, typed=typed, sender=sender)
+        return read_body(self.receive, self.headers, limit, steps.gate, typed=typed, caller=self.caller)
 
     def explained(self) -> list[Header]:
         """Return the headers that tell how the request was answered."""
@@ -147,7 +149,9 @@ class BaseExchange:
         self.ledger.error = "client_gone"
 
     def close(self) -> None:
-        """Record the request's times, after the last byte."""
+        """Record the request's times, after the last byte; an early head that waits for its first event is given up."""
+        if self.early_head is not None:
+            self.early_head.abandon()
         self.client.unwatch()
         ledger, root = self.ledger, self.trace.root
         root.end(ledger.error)
@@ -200,7 +204,6 @@ class Exchange(BaseExchange):
         """Whether a stream's head was sent but not its end, so that an error can only be sent as an event."""
         self._null_usage = False
         """Whether chunks get `usage: null`, as the client asked for its stream's usage."""
-        self._early_head: EarlyHead | None = None
         self.admissions: Sequence[_Layer] = steps.admissions
         """What else lets the request in, in this order."""
         self._prepares = False
@@ -209,12 +212,6 @@ class Exchange(BaseExchange):
     def deliver(self, reply: Reply) -> Coroutine[Any, Any, None]:
         """Return the coroutine that sends the reply, whole or as a stream."""
         return self._send_body(reply) if reply.events is None else self._send_stream(reply, reply.events)
-
-    def close(self) -> None:
-        """Record the request's times; an early head that waits for its first event is given up."""
-        if self._early_head is not None:
-            self._early_head.abandon()
-        super().close()
 
     async def answer(self) -> Reply | None:
         """Return the pipeline's reply to the request, once each layer has let it through; None if it needs no answer.
@@ -255,7 +252,7 @@ class Exchange(BaseExchange):
             if (entering := admission.enter(request)) is not None:
                 request = await entering
         if request.features.stream and request.policy.escalate.stream.alive != "none" and not self._started:
-            self._early_head = early_head(request, self.send, self.living_stream())
+            self.early_head = early_head(request, self.send, self.living_stream())
         reply = await pipeline.answer(request, steps)
         if self.client.absent:  # the client left, and the answer was made for followers
             self.reply = reply
@@ -313,8 +310,8 @@ class Exchange(BaseExchange):
         headers += reply.extra
         send, null_usage = self.send, self._null_usage
         try:
-            if self._early_head is not None and await self._early_head.stopped():
-                events = self._early_head.events(events, reply.extra)
+            if self.early_head is not None and await self.early_head.stopped():
+                events = self.early_head.events(events, reply.extra)
             else:
                 await start_events(send, headers)
             self._started = self._events_open = True
@@ -356,9 +353,9 @@ class Exchange(BaseExchange):
             await self.send({"type": "http.response.body", "body": self.error_event(error)})
         if self._started:
             return
-        if self._early_head is not None and await self._early_head.stopped():
+        if self.early_head is not None and await self.early_head.stopped():
             self.ledger.status = 200
-            await self._early_head.fail(self.error_event(error))
+            await self.early_head.fail(self.error_event(error))
             return
         self.ledger.status = error.status
         before_end = partial(linger, self.receive) if isinstance(error, RequestTooLarge) else None

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
+from gateway.caller import ANYBODY, Caller
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
 from gateway.request.context import ClientGone, Header, is_error_event
-from gateway.request.load_shedding import ANYONE, SMALL_BODY, LoadShedder
+from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
 from gateway.telemetry import names
 from gateway.telemetry.trace import new_request_id
@@ -198,10 +199,10 @@ async def read_body(
     gate: LoadShedder,
     *,
     typed: bool = False,
-    sender: str = ANYONE,
+    caller: Caller = ANYBODY,
 ) -> bytes:
     """Read the whole body. Raises ApiError, without reading on, if it exceeds `limit` bytes, is not declared as JSON,
-    or has no room beside the bodies that the gate holds, of all or of this `sender`.
+    or has no room beside the bodies that the gate holds, of all or of this `caller`.
 
     Raises ClientGone if the client disconnects. `typed`: refuse a body without a content type, instead of taking it for
     JSON.
@@ -215,7 +216,7 @@ async def read_body(
     if length.isdigit() and int(length) > limit:
         raise _too_large(limit)
     if length.isdigit() and int(length) > SMALL_BODY:
-        gate.hold(int(length), sender, announced=True)
+        gate.hold(int(length), caller.sender, announced=True)
     parts: list[bytes] = []
     left = limit
     more = True
@@ -228,7 +229,7 @@ async def read_body(
         if left < 0:
             raise _too_large(limit)
         if limit - left > SMALL_BODY:
-            gate.hold(limit - left, sender)
+            gate.hold(limit - left, caller.sender)
         more = message.get("more_body", False)
     return parts[0] if len(parts) == 1 else b"".join(parts)
 

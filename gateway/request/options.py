@@ -19,6 +19,7 @@ import orjson
 from cache.entry import NO_DEMANDS, Demands
 from cache.scopes import tags
 from gateway.errors import InvalidRequest
+from policies.value_type import from_fields
 
 _OWN_HEADER: Final = "x-tierline-cache"
 _FLAGS: Final = frozenset({"no-cache", "no-store", "only-if-cached"})
@@ -148,7 +149,7 @@ class RequestOptions:
     tpot_s: float | None = None
 
 
-_NO_OPTIONS: Final = RequestOptions()
+NO_OPTIONS: Final = RequestOptions()
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -169,7 +170,7 @@ def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
     """Return the options in `headers` (see `known_headers`). Raises InvalidRequest for an invalid one."""
     if headers.keys().isdisjoint(_OPTIONS):
-        return _NO_OPTIONS
+        return NO_OPTIONS
     return RequestOptions(
         surface=_text(headers, b"x-tierline-surface"),
         cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
@@ -281,6 +282,9 @@ class Session(NamedTuple):
     told: bool
 
 
+_session: Final = from_fields(Session)
+
+
 def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, Any]) -> Session:
     """Return the session and the conversation of a request: its headers are `known_headers`, its body is checked."""
     named = thread = b""
@@ -291,7 +295,7 @@ def session_of(tenant: str, headers: Mapping[bytes, bytes], body: Mapping[str, A
     if not named:
         begins = f"{tenant}\0{_beginning_of(body)}".encode("utf-8", "surrogatepass")
         name = blake2b(begins, digest_size=8).hexdigest()
-        return Session(name, name, False)
+        return _session((name, name, False))
     own = (thread,) if thread else (b"", _system_text(body["messages"]).encode("utf-8", "surrogatepass"))
     return Session(_hashed(tenant.encode(), named), _hashed(tenant.encode(), named, *own), True)
 

@@ -144,7 +144,7 @@ class ReplyCycle(RequestResponseCycle):
         if callback is not None:
             callback()
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Any) -> None:  # noqa: PLR0912  (each call would count per chunk)
         """Send one ASGI message. Raises RuntimeError for one that does not fit what was sent before."""
         if self.flow.write_paused and not self.disconnected:
             await self.flow.drain()
@@ -163,8 +163,12 @@ class ReplyCycle(RequestResponseCycle):
                 data = b"%x\r\n%b\r\n" % (len(data), data)
             if not more:
                 data += b"0\r\n\r\n"
+        elif self.scope["method"] == "HEAD":
+            data = b""
         elif not self.until_close:
-            data = self._as_announced(data, more=more)
+            self.expected_content_length -= len(data)
+            if self.expected_content_length < 0 or (not more and self.expected_content_length):
+                raise RuntimeError("the body is not as long as its content-length")
         data, self._head = self._head + data, b""
         if data:
             self.transport.write(data)
@@ -175,15 +179,6 @@ class ReplyCycle(RequestResponseCycle):
             if not self.keep_alive:
                 self.transport.close()
             self.on_response()
-
-    def _as_announced(self, data: bytes, *, more: bool) -> bytes:
-        """Return a piece of a body whose length the head gives; nothing of it in reply to HEAD."""
-        if self.scope["method"] == "HEAD":
-            return b""
-        self.expected_content_length -= len(data)
-        if self.expected_content_length < 0 or (not more and self.expected_content_length):
-            raise RuntimeError("the body is not as long as its content-length")
-        return data
 
     def send_held_head(self) -> None:
         """Write the head now, if it waits for the first piece of the body."""

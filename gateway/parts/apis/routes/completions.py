@@ -78,9 +78,9 @@ class TextCompletions:
         try:
             self._steps.gate.check()
             self._steps.guard.check(headers)
-            sender = (await self._steps.authenticator.find(headers)).sender
+            caller = await self._steps.authenticator.find(headers)
             limit, gate = self._steps.deployment.limits.body, self._steps.gate
-            raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active, sender=sender)
+            raw = await read_body(given.receive, headers, limit, gate, typed=self._steps.guard.active, caller=caller)
             given.body, given.large = await self._bodies.read_object(raw)
             model = given.body.get("model")
             given.model = model if isinstance(model, str) else None
