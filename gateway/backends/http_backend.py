@@ -297,9 +297,13 @@ class HttpBackend(ABC):
     ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
         """Send the request; return the reply, of status 200, its reader, and what was not sent. Raises BackendError.
 
-        `prepare` takes the place of `_prepare`. A request that is refused for a field goes out again without it.
+        `prepare` takes the place of `_prepare`. A request that is refused for a field goes out again without it, and
+        once more to a server whose refusal tells something new of it.
         """
         left_out: list[Any] = []
+        if request.conversation:
+            request = await self._restored(request)
+        may_learn = True
         while True:
             encode = partial(self._encoded, prepare or self._prepare, request, left_out, stream=stream)
             try:
@@ -321,24 +325,43 @@ class HttpBackend(ABC):
                 if self._refused is not None and left_out:
                     self._refused.remember(left_out)
                 return response, reader, dropped
-            try:
-                error = await error_start(response)
-            finally:
-                response.close()
-            if self._key:
-                # Some endpoints quote the refused key.
-                error = error.replace(self._key, b"***")
-            if says_too_long(response.status, error):
-                raise ContextExceeded(response.status, error)
-            if says_most_output(response.status, error):
-                raise OutputRefused(response.status, error)
-            fields, elsewhere = (
-                ((), False) if self._refused is None else self._refused.refused(response.status, error, body, left_out)
-            )
+            refused, fields = await self._refusal(request, response, body, left_out)
             if not fields:
-                kind = FieldRefused if elsewhere else BadStatus
-                raise self._named(kind(response.status, error, retry_after_s(response.header)), request)
+                if not (may_learn and self._learns(refused.told)):
+                    raise refused
+                may_learn, left_out = False, []
             left_out += fields
+
+    async def _refusal(
+        self, request: BackendRequest, response: Response, body: Mapping[str, Any], left_out: Sequence[Any]
+    ) -> tuple[BadStatus, Sequence[Any]]:
+        """Return the error in a reply that is not of status 200, and the fields without which to send `body` again."""
+        try:
+            error = await error_start(response)
+        finally:
+            response.close()
+        if self._key:
+            # Some endpoints quote the refused key.
+            error = error.replace(self._key, b"***")
+        if says_too_long(response.status, error):
+            return ContextExceeded(response.status, error), ()
+        if says_most_output(response.status, error):
+            return OutputRefused(response.status, error), ()
+        fields, elsewhere = (
+            ((), False) if self._refused is None else self._refused.refused(response.status, error, body, left_out)
+        )
+        if fields:
+            return BadStatus(response.status, error), fields
+        kind = FieldRefused if elsewhere else BadStatus
+        return self._named(kind(response.status, error, retry_after_s(response.header)), request), ()
+
+    async def _restored(self, request: BackendRequest) -> BackendRequest:
+        """Return the request of a conversation with what the client cannot have sent."""
+        return request
+
+    def _learns(self, refusal: Mapping[str, Any]) -> bool:
+        """Return whether an error object tells something new of the server, so that it is asked once more."""
+        return False
 
     def _encoded(
         self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Any], *, stream: bool

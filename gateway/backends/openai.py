@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import NoneType
 from typing import Any, Unpack
 
@@ -21,9 +22,7 @@ from gateway.backends.blame import BYTE_ORDER_MARK
 from gateway.backends.http_backend import (
     Common,
     HttpBackend,
-    Prepare,
     Prepared,
-    ReplyReader,
     SseReply,
     error_in_200,
     json_object,
@@ -63,19 +62,12 @@ class OpenAIBackend(HttpBackend):
         self._forms = forms
         self._reader = _ChatReader(self._model, None if forms is None else forms.usual)
 
-    async def _send(
-        self, request: BackendRequest, *, stream: bool, prepare: Prepare | None = None
-    ) -> tuple[Response, ReplyReader, tuple[str, ...]]:
-        """See `HttpBackend._send`. A server whose refusal tells something new of it is asked again."""
+    async def _restored(self, request: BackendRequest) -> BackendRequest:
         forms = self._forms
-        if forms is not None and forms.remembers and request.conversation:
-            request = await forms.restored(request)
-        try:
-            return await super()._send(request, stream=stream, prepare=prepare)
-        except BadStatus as refused:
-            if forms is None or not forms.learns(refused.told):
-                raise
-        return await super()._send(request, stream=stream, prepare=prepare)
+        return request if forms is None or not forms.remembers else await forms.restored(request)
+
+    def _learns(self, refusal: Mapping[str, Any]) -> bool:
+        return self._forms is not None and self._forms.learns(refusal)
 
     def _prepare(self, request: BackendRequest, *, stream: bool) -> Prepared:
         payload = {**request.body, "model": self._model}
@@ -141,7 +133,7 @@ class _ChatReader:
         usage = None
         if value.get("usage") is not None:
             usage = usage_of(value)
-            sound = usage is not None and not usage.incomplete
+            sound = usage is not None and not (usage.estimated and usage.incomplete)
             if usage is None:
                 value["usage"] = None  # clients add impossible token counts up
                 changed = True

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -114,8 +114,10 @@ class AttemptRun:
         tier, stream = self.tiers[attempt.tier], request.features.stream
         verifier = self.verifier
         limit_s = attempt.ttft_timeout_s if stream else attempt.timeout_s
-        described = {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000}
-        hop = self._hop = request.trace.begin(names.ATTEMPT, described)
+        hop = self._hop = request.trace.begin(
+            names.ATTEMPT,
+            {names.ATTEMPT_NUMBER: attempt.number, names.TIER: attempt.tier, names.TIMEOUT: limit_s * 1000},
+        )
         if attempt.role:
             hop.attributes[names.HEDGE if attempt.role == "hedge" else names.SPECULATIVE] = True
         try:
@@ -166,7 +168,11 @@ class AttemptRun:
                     beside = verifier.beside(request, attempt, endpoint, self._machine.limit_s, self._owes)
                     self._beside = beside
                 try:
-                    return await self._answered(call, asked, stream=stream)
+                    make, changes = (self._open if stream else self._fetch), endpoint.key.changes
+                    try:
+                        return await make(call, asked)
+                    except BadStatus as error:
+                        return await self._again(make, call, asked, error, changes)
                 except BackendError as error:
                     call.close(error)
                     return self._result(self._outcome_of(error, endpoint), call, error=error)
@@ -204,23 +210,34 @@ class AttemptRun:
         )
         return await tier.acquire(asked, avoided)
 
-    async def _answered(self, call: BackendCall, asked: BackendRequest, *, stream: bool) -> AttemptResult:
-        """Make the call; once more where its key has changed, or with a lower limit of the reply where one helps."""
-        make, endpoint = self._open if stream else self._fetch, call.slot.endpoint
-        changes, left = endpoint.key.changes, MOST_LOWERED
+    async def _again(
+        self,
+        make: Callable[[BackendCall, BackendRequest], Awaitable[AttemptResult]],
+        call: BackendCall,
+        asked: BackendRequest,
+        error: BadStatus,
+        changes: int,
+    ) -> AttemptResult:
+        """Make a refused call once more where its key has changed, or with a lower limit of the reply where one helps.
+
+        `changes` says how often the key had changed before. Raises BackendError: that of the last call, or this one.
+        """
+        endpoint, left = call.slot.endpoint, MOST_LOWERED
         while True:
-            try:
-                return await make(call, asked)
-            except LengthRefused as error:
+            if isinstance(error, LengthRefused):
                 lower = lowered(self.request, endpoint, asked, error) if left else None
                 if lower is None:
-                    raise
+                    raise error
                 asked, self._lowered, left = lower, True, left - 1
-            except BadStatus as error:
+            else:
                 if error.blame != "key" or changes < 0 or not await endpoint.key.renewed(changes):
-                    raise
+                    raise error
                 changes = -1
             self._machine.limit_s = max(MIN_ATTEMPT_S, self._machine.until - time.monotonic())
+            try:
+                return await make(call, asked)
+            except BadStatus as refused:
+                error = refused
 
     # --- a whole answer -----------------------------------------------------------------------------------------------
 
