@@ -143,14 +143,16 @@ class Router:
             left.total_s,
             left.ttft_s,
             request.clamp,
-            (spent is None or spent.share < request.policy.steer_from) and _held_out(request, hop, health),
+            request.policy.held_out > 0
+            and (spent is None or spent.share < request.policy.steer_from)
+            and _held_out(request, hop, health),
             room_wanted(request.body, largest, own_limit=request.own_limit) if largest else 0,
             costs,
             spent,
         )
         decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)
-        return Routed(decision, health, priors(request.policy, difficulty), both)
+        return Routed(decision, health, {} if difficulty is None else priors(request.policy, difficulty), both)
 
     def _pass_over(
         self, request: RequestContext, refusing: Mapping[str, RefusedKinds], health: dict[str, TierHealth]
@@ -183,7 +185,7 @@ class Router:
 def _held_out(request: RequestContext, hop: Hop, health: Mapping[str, TierHealth]) -> bool:
     """Return whether chance sends this request to the strongest tier, as a baseline for measuring the others."""
     ladder = request.policy.ladder
-    if not request.policy.held_out or request.clamp is not None or request.ledger.arm == PLAYGROUND:
+    if request.clamp is not None or request.ledger.arm == PLAYGROUND:
         return False
     if len(ladder) < 2 or health[ladder[-1]].unavailable:
         return False

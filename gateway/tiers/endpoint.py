@@ -126,7 +126,8 @@ class Endpoint:
         """Completion tokens that its whole answers to requests have had of late; 0 before one is known."""
         self.latency = LatencyModel()
         self.breaker = Breaker()
-        self.queue = SlotQueue(config.queue.length, Counter() if waiting is None else waiting)
+        self._waiting: Counter[str] = Counter() if waiting is None else waiting
+        self.queue = SlotQueue(config.queue.length, self._waiting)
         self.siblings: tuple[Endpoint, ...] = ()
         self.retries = RetryBudget()
         self._backend = backend
@@ -234,7 +235,8 @@ class Endpoint:
             self.batch_in_flight += 1
         else:
             self._reserve.entered(self.in_flight - self.batch_in_flight, now)
-        return Slot(self, ask, now, queued_s, probe=self.breaker.enter(), retry=retry)
+        probe = self.breaker.ejection is not None and self.breaker.enter()
+        return Slot(self, ask, now, queued_s, probe=probe, retry=retry)
 
     async def wait(self, ask: SlotRequest, *, retry: bool = False) -> Slot:
         """Wait in the queue for a slot and return it.
@@ -297,14 +299,14 @@ class Endpoint:
             self.note_refusal(own=True)
         self.latency.observe_ttft(tokens_in, now - called_at, now)
         self.capacity = self.calls_limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=False)
-        if self.queue.any_waits:
+        if self._waiting:
             self.admit(now)
 
     def answered(self, called_at: float, tokens_in: int, now: float) -> None:
         """Record the latency of an answer that arrived whole; `well_again` must follow."""
         self.latency.observe_whole(tokens_in, now - called_at, now)
         self.capacity = self.calls_limit.observe(tokens_in, now - called_at, self.in_flight, now, whole=True)
-        if self.queue.any_waits:
+        if self._waiting:
             self.admit(now)
 
     def well_again(self, called_at: float, now: float, *, retry: bool) -> None:
@@ -354,9 +356,8 @@ class Endpoint:
             self.breaker.leave_probe()
         held = now - called_at
         self._hold_s += _HOLD_WEIGHT * (held - self._hold_s) if self._hold_s else held
-        self._reserve.calls_take(self._hold_s)
-        self._grants.calls_take(self._hold_s)
-        if self.queue.any_waits:
+        self._reserve.hold_s = self._grants.hold_s = self._hold_s
+        if self._waiting:
             self.admit(now)
 
     def note_refusal(self, *, own: bool) -> None:
@@ -377,7 +378,7 @@ class Endpoint:
     def share(self, now: float) -> None:
         """Compute anew how many calls may be in flight, and let waiting requests in."""
         self.capacity = self.calls_limit.share(now)
-        if self.queue.any_waits:
+        if self._waiting:
             self.admit(now)
 
     def reject_queued(self, was_well: bool, now: float) -> None:

@@ -204,16 +204,13 @@ class CallLimit:
 class Reserve:
     """Keep slots free of batch calls: as many as interactive ones held at once in the last three windows."""
 
-    __slots__ = ("_before", "_long_before", "_now", "_turns_at", "_window_s")
+    __slots__ = ("_before", "_long_before", "_now", "_turns_at", "hold_s")
 
     def __init__(self) -> None:
         self._now = self._before = self._long_before = 0
         self._turns_at = 0.0
-        self._window_s = _SHORTEST_RESERVE_S
-
-    def calls_take(self, seconds: float) -> None:
-        """Set the mean time in seconds for which a call holds its slot."""
-        self._window_s = min(_LONGEST_RESERVE_S, max(_SHORTEST_RESERVE_S, _CALLS * seconds))
+        self.hold_s = 0.0
+        """The mean time in seconds for which a call holds its slot; whoever measures it sets it."""
 
     def entered(self, interactive: int, now: float) -> None:
         """Record that `interactive` calls are in flight, after one more went out."""
@@ -233,10 +230,11 @@ class Reserve:
         return max(0, max(self._now, self._before, self._long_before) - interactive)
 
     def _turn(self, now: float) -> None:
-        passed = 1 + int((now - self._turns_at) / self._window_s)
+        window_s = min(_LONGEST_RESERVE_S, max(_SHORTEST_RESERVE_S, _CALLS * self.hold_s))
+        passed = 1 + int((now - self._turns_at) / window_s)
         recent = (self._now, self._before) if passed == 1 else (0, self._now) if passed == 2 else (0, 0)
         self._now, (self._before, self._long_before) = 0, recent
-        self._turns_at += passed * self._window_s
+        self._turns_at += passed * window_s
 
 
 class Grants:
@@ -246,16 +244,17 @@ class Grants:
     It decays over the time of three calls (at least 2 s), because slots become free in bursts.
     """
 
-    __slots__ = ("_at", "_rate", "_remembered_s")
+    __slots__ = ("_at", "_rate", "hold_s")
 
     def __init__(self) -> None:
         self._rate = math.inf
         self._at = -math.inf
-        self._remembered_s = _REMEMBERED_S
+        self.hold_s = 0.0
+        """The mean time in seconds for which a call holds its slot; whoever measures it sets it."""
 
-    def calls_take(self, seconds: float) -> None:
-        """Set the mean time in seconds for which a call holds its slot."""
-        self._remembered_s = max(_REMEMBERED_S, _CALLS * seconds)
+    @property
+    def _remembered_s(self) -> float:
+        return max(_REMEMBERED_S, _CALLS * self.hold_s)
 
     def begin(self, expected: float, now: float) -> None:
         """Start measuring, as the first batch request is queued, from `expected` slots a second.

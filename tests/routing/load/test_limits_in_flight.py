@@ -8,7 +8,7 @@ from routing.load.limits import CallLimit, Reserve
 def test_as_many_as_interactive_traffic_needed_lately() -> None:
     """Its peak is remembered for the time of some six to nine calls."""
     reserve = Reserve()
-    reserve.calls_take(5.0)
+    reserve.hold_s = 5.0
     for interactive in range(1, 9):
         reserve.entered(interactive, 100.0)
     assert [reserve.kept(0, now) for now in (100.0, 109.9, 115.1)] == [8, 8, 0]
@@ -30,7 +30,7 @@ def test_batch_has_its_floor_where_there_is_a_place() -> None:
 def test_short_calls_are_soon_forgotten() -> None:
     """What calls of a fifth of a second needed is news of yesterday after a few seconds."""
     reserve = Reserve()
-    reserve.calls_take(0.2)
+    reserve.hold_s = 0.2
     reserve.entered(8, 100.0)
     assert [reserve.kept(0, now) for now in (100.0, 101.9, 103.5)] == [8, 8, 0]
 
