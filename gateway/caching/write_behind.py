@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -23,6 +23,7 @@ from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import completion_text, evidence_of
+from gateway.off_loop import slice_of
 from gateway.request.context import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
 from routing.confidence.judge import structural_fault
@@ -44,8 +45,6 @@ log = logging.getLogger("tierline.write_behind")
 
 _QUEUE: Final = 1024
 _LINGER_S: Final = 0.01
-_SLICE: Final = 4
-"""Requests that are worked on in one turn of the event loop: one that comes meanwhile waits no longer."""
 
 Whole = Callable[[], Mapping[str, Any] | None]
 """Return an answer once it has ended; None if it is not whole."""
@@ -200,9 +199,10 @@ class WriteBehind(BatchTask[Finished]):
         try:
             await self._write(batch, written)
             while left:
-                finished = left.popleft()
-                self._record(finished, written=finished in written)
-                if len(left) % _SLICE == 0:
+                for _ in range(min(slice_of(self._behind(left)), len(left))):
+                    finished = left.popleft()
+                    self._record(finished, written=finished in written)
+                if left:
                     await asyncio.sleep(0)
         except Exception:
             # The replies have been sent. An error here may lose these cache writes, but not the records or the next
@@ -215,7 +215,10 @@ class WriteBehind(BatchTask[Finished]):
     async def _write(self, batch: list[Finished], written: set[Finished]) -> None:
         writes: list[CacheWrite] = []
         writing: list[tuple[Finished, Hop]] = []
-        for number, finished in enumerate(batch, 1):
+        size = slice_of(self._behind(batch))
+        for number, finished in enumerate(batch):
+            if number and number % size == 0:
+                await asyncio.sleep(0)
             hop = finished.trace.begin(names.CACHE_WRITE)
             write = _built(finished)
             if write is None:
@@ -223,12 +226,14 @@ class WriteBehind(BatchTask[Finished]):
             else:
                 writes.append(write)
                 writing.append((finished, hop))
-            if number % _SLICE == 0:
-                await asyncio.sleep(0)
-        for (finished, hop), outcome in zip(writing, await self._cache.write_all(writes), strict=True):
+        outcomes = await self._cache.write_all(writes, at_once=size)
+        for (finished, hop), outcome in zip(writing, outcomes, strict=True):
             _end(hop, outcome)
             if outcome.stored:
                 written.add(finished)
+
+    def _behind(self, batch: Sized) -> int:
+        return len(batch) + len(self._queue)
 
     def _record(self, finished: Finished, *, written: bool) -> None:
         self._telemetry.record(finished.trace, finished.ledger)

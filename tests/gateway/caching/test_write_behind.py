@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from pathlib import Path
 
 import orjson
@@ -12,6 +14,7 @@ from cache.write import CacheWrite, PendingWrite
 from gateway.caching import write_behind
 from gateway.parts.measures import reader
 from gateway.request.context import AnswerEnd, Reply
+from gateway.telemetry.trace import Trace
 from policies.caching import CachePolicy
 from routing.features import Features
 from tests.gateway.telemetry.requests_made import escalated
@@ -37,6 +40,24 @@ async def test_a_full_write_queue_costs_the_write_alone(
         monkeypatch.undo()
         assert (await app.ask("hello")).headers["x-tierline-path"] == "direct"
         await app.kept("hello")
+
+
+async def test_writes_keep_pace_with_a_loop_that_has_few_turns(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load a turn of the loop ends several requests: the more of them wait, the more are finished in a turn."""
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        monkeypatch.setattr(write_behind, "_QUEUE", 128)
+        traces: list[Trace] = []
+        for number in range(200):
+            for place in range(3):
+                plan = CachePlan(CachePolicy(), "chat", "chat@1", {}, Features("", 1, 2), "")
+                trace, ledger = escalated(f"req-{number}-{place}")
+                traces.append(trace)
+                app.steps.write_behind.finish(trace, ledger, Reply(write=PendingWrite(plan, lambda: None)))
+            time.sleep(0.002)  # the rest of such a turn
+            await asyncio.sleep(0)
+        assert [trace.hops[-1].error for trace in traces].count("queue_full") == 0
 
 
 async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
