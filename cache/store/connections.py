@@ -55,6 +55,10 @@ class WirePool(Generic[W]):
         self._dialling: set[asyncio.Task[W]] = set()
         self._closed = False
 
+    def idle(self) -> W | None:
+        """Return an idle connection for one exchange; None if `take` has to make one, or to close what is lost."""
+        return self._idle.pop() if self._idle and self._idle[-1].usable else None
+
     async def take(self) -> W:
         """Return a connected connection for one exchange. Raises AllInUse at once if the limit is reached."""
         while self._idle:
@@ -186,38 +190,29 @@ _LATE_TURN_S = 0.005
 _MOST_TURNS = 8
 
 
-class Deadline:
-    """Limit the time of one exchange: `with Deadline(0.02): await ...` raises TimeoutError after so many seconds.
+class PatientLimit:
+    """Limit the time of an exchange, `_begin` to `_timer.cancel()`; after it `_give_up` is called, perhaps a bit later.
 
     `asyncio.timeout` measures the wall clock: if the event loop itself was busy for longer than the limit, it gives up
     on a reply that has long been waiting in the socket. Under load that would turn answers into failures, and failures
-    into more load: cache hits into misses, and fast backends into slow ones with an open breaker. So a deadline that
-    fires gives the loop one more turn at its sockets before it gives up, and another one for each turn that came late,
-    since an exchange may take several: a new connection takes five or six.
+    into more load: cache hits into misses, and fast backends into slow ones with an open breaker. So a limit that is
+    reached gives the loop one more turn at its sockets before it gives up, and another one for each turn that came
+    late, since an exchange may take several: a new connection takes five or six.
     """
 
-    __slots__ = ("_cancelling", "_due", "_expired", "_limit_s", "_loop", "_task", "_timer", "_turns")
+    __slots__ = ("_due", "_loop", "_timer", "_turns")
 
-    _task: asyncio.Task[object]
     _loop: asyncio.AbstractEventLoop
-    _timer: asyncio.TimerHandle
-    _cancelling: int
-    _due: float
 
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._expired = False
+    def __init__(self) -> None:
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0
         self._turns = 0
 
-    def __enter__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a deadline needs a running task")
-        self._task = task
-        self._cancelling = task.cancelling()
-        self._loop = task.get_loop()
-        self._due = self._loop.time() + self._limit_s
-        self._timer = self._loop.call_later(self._limit_s, self._expire)
+    def _begin(self, limit_s: float) -> None:
+        self._turns = 0
+        self._due = self._loop.time() + limit_s
+        self._timer = self._loop.call_later(limit_s, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()
@@ -228,13 +223,43 @@ class Deadline:
             self._due = now + turn_s
             self._timer = self._loop.call_later(turn_s, self._expire)
             return
+        self._give_up()
+
+    def _give_up(self) -> None:
+        raise NotImplementedError
+
+
+class Deadline(PatientLimit):
+    """Limit the time of what a task waits for: `with Deadline(0.02): await ...` raises TimeoutError after so long."""
+
+    __slots__ = ("_cancelling", "_expired", "_limit_s", "_task")
+
+    _task: asyncio.Task[object]
+    _cancelling: int
+
+    def __init__(self, limit_s: float) -> None:
+        super().__init__()
+        self._limit_s = limit_s
+        self._expired = False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a deadline needs a running task")
+        self._task = task
+        self._cancelling = task.cancelling()
+        self._loop = task.get_loop()
+        self._begin(self._limit_s)
+
+    def _give_up(self) -> None:
         self._expired = True
         self._task.cancel()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         # As in asyncio.timeout: a cancellation that was requested elsewhere as well is passed on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from None

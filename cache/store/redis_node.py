@@ -33,7 +33,15 @@ from redis.asyncio.sentinel import MasterNotFoundError
 
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
-from cache.store.connections import MAX_BLOCKING, MAX_CONNECTIONS, AllInUse, Deadline, StoreBreaker, WirePool
+from cache.store.connections import (
+    MAX_BLOCKING,
+    MAX_CONNECTIONS,
+    AllInUse,
+    Deadline,
+    PatientLimit,
+    StoreBreaker,
+    WirePool,
+)
 
 READ_S = 0.02
 """Time limit of a request's read, and so of a probe: a store that is always slower is of no use."""
@@ -77,7 +85,7 @@ class Moved:
 _WELL = StoreState("ok", nodes=1)
 
 
-class StoreConnection(asyncio.Protocol):
+class StoreConnection(PatientLimit, asyncio.Protocol):
     """One connection to a server, for one exchange at a time.
 
     redis-py opens it: address, TLS, credentials, database. From then on this reads and writes, since redis-py's way to
@@ -88,6 +96,8 @@ class StoreConnection(asyncio.Protocol):
         writer = opened._writer
         if writer is None:
             raise ConnectionResetError("the connection was lost when it had just been made")
+        super().__init__()
+        self._loop = asyncio.get_running_loop()
         self._opened = opened
         self._transport = writer.transport
         self._parser = hiredis.Reader(protocolError=errors.InvalidResponse, replyError=BaseParser.parse_error)
@@ -98,21 +108,20 @@ class StoreConnection(asyncio.Protocol):
         """False once the connection is lost, or has received bytes that belong to no exchange."""
         self._transport.set_protocol(self)
 
-    async def exchange(self, commands: bytes, replies: int) -> list[Any]:
-        """Write packed commands and return their replies in order; a refusal is an exception among them.
+    def exchange(self, commands: bytes, replies: int, limit_s: float | None = None) -> asyncio.Future[list[Any]]:
+        """Write packed commands and return a future of their replies, in order; a refusal is an exception among them.
 
-        Raises OSError or RedisError when the connection or the server fails.
+        It fails with OSError or RedisError as the connection or the server does, and with TimeoutError after `limit_s`
+        seconds. Raises ConnectionResetError. A connection whose exchange was given up is not to be used again.
         """
         if not self.usable:
             raise ConnectionResetError("the connection is lost")
         self._replies, self._wanted = [], replies
-        waiting: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting = waiting
+        self._waiting = waiting = self._loop.create_future()
         self._transport.write(commands)
-        try:
-            return await waiting
-        finally:
-            self._waiting = None
+        if limit_s is not None:
+            self._begin(limit_s)
+        return waiting
 
     def data_received(self, data: bytes) -> None:
         """Parse the bytes that came; with the last reply that the exchange waits for, it ends."""
@@ -127,6 +136,9 @@ class StoreConnection(asyncio.Protocol):
             self.usable = False
         elif len(self._replies) >= self._wanted and not self._waiting.done():
             self._waiting.set_result(self._replies)
+            self._waiting = None
+            if self._timer is not None:
+                self._timer.cancel()
 
     def eof_received(self) -> None:
         """Close; the server has ended the connection."""
@@ -138,8 +150,13 @@ class StoreConnection(asyncio.Protocol):
 
     async def disconnect(self) -> None:
         """Close the connection without waiting."""
-        self.usable = False
+        self.usable, self._waiting = False, None
+        if self._timer is not None:
+            self._timer.cancel()
         await self._opened.disconnect(nowait=True)
+
+    def _give_up(self) -> None:
+        self._fail(TimeoutError())
 
     def _fail(self, error: Exception) -> None:
         self.usable = False
@@ -271,13 +288,16 @@ class Node:
         """
         if counted and self._breaker.state != "closed":
             raise self.unavailable("open")
-        connection: StoreConnection | None = None
+        connection = pool.idle()
         answers: list[Any] = []
         keep = True
         try:
-            with Deadline(limit_s * self._slack):
-                connection = await pool.take()
-                answers = await connection.exchange(commands, replies)
+            if connection is not None:
+                answers = await connection.exchange(commands, replies, limit_s * self._slack)
+            else:
+                with Deadline(limit_s * self._slack):
+                    connection = await pool.take()
+                    answers = await connection.exchange(commands, replies)
             for place, answer in enumerate(answers):
                 if isinstance(answer, errors.RedisError) and not (place in optional and _is_of_an_index(answer)):
                     raise answer

@@ -10,7 +10,7 @@ Cluster or a master under Sentinel (`redis+sentinel://`), is reached by what is 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -235,7 +235,12 @@ def nodes_at(url: str, clock: Callable[[], float], slack: float, several: Severa
     return Nodes(dialler, lacking) if several is None else several.cluster_nodes(dialler)
 
 
-async def sent(node: Node, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
-    """Return a node's replies to these commands, which it gets in one round trip."""
-    optional = {place for place, part in enumerate(parts) if part.optional}
-    return await node.request(b"".join([part.command for part in parts]), len(parts), limit_s, optional)
+def sent(node: Node, parts: Sequence[NodeCommand], limit_s: float) -> Coroutine[Any, Any, list[Any]]:
+    """Return the coroutine that returns a node's replies to these commands, which it gets in one round trip."""
+    commands: list[bytes] = []
+    optional: set[int] = set()
+    for part in parts:
+        if part.optional:
+            optional.add(len(commands))
+        commands.append(part.command)
+    return node.request(b"".join(commands), len(commands), limit_s, optional)

@@ -108,7 +108,10 @@ class RedisStore:
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
-        parts = [NodeCommand(resp.key_of(command), resp.operation(command), command.optional) for command in commands]
+        parts: list[NodeCommand] = []
+        for command in commands:
+            packed = resp.command(*command.words)
+            parts.append(NodeCommand(resp.key_of(command), packed, command.optional))
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:

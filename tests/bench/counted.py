@@ -245,12 +245,12 @@ class Counting:
         """Count the exchanges with the store, and give it time."""
         exchange = StoreConnection.exchange
 
-        def counted(connection: StoreConnection, commands: bytes, replies: int) -> Any:
+        def counted(connection: StoreConnection, commands: bytes, replies: int, *limit: float) -> Any:
             self._askers[id(connection)] = self._whose
             counts = self._counts[self._whose]
             counts["round_trips"] += 1
             counts["store_bytes"] += len(commands)
-            return exchange(connection, commands, replies)
+            return exchange(connection, commands, replies, *limit)
 
         StoreConnection.exchange = counted
         RedisStore.from_url = partial(RedisStore.from_url, slack=_SLACK)

@@ -51,9 +51,9 @@ class ClusterNodes(Nodes):
             answers = await sent(self._first, parts, limit_s)
         else:
             answers = await self._spread(parts, limit_s)
-        again = [place for place, answer in enumerate(answers) if type(answer) is Moved]
-        for place in again:
-            answers[place] = await self.followed(parts[place], answers[place], limit_s)
+        for place, answer in enumerate(answers):
+            if type(answer) is Moved:
+                answers[place] = await self.followed(parts[place], answer, limit_s)
         return answers
 
     async def blocking(self, part: NodeCommand, limit_s: float) -> Any:
