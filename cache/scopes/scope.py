@@ -183,7 +183,7 @@ class Generations:
         """Read the generations from the store; return whether that succeeded."""
         asked_at = self._clock()
         try:
-            (reply,) = await self._store.ask([read_generations()], _READ_S)
+            (reply,) = await self._store.ask(_READ, _READ_S)
         except StoreUnavailable:
             return False
         if self._clock() > self._until:
@@ -221,9 +221,12 @@ def read_generations() -> Command:
     return Command((b"HGETALL", GENERATIONS.encode()))
 
 
+_READ: Final = (read_generations(),)
+
+
 def generations_in(reply: object) -> dict[str, int]:
     """Return the fields and numbers in a reply to `read_generations`; invalid ones are left out."""
-    if not isinstance(reply, list):
+    if not isinstance(reply, list) or not reply:
         return {}
     pairs = zip(reply[::2], reply[1::2], strict=False)
     return {name.decode(errors="replace"): int(value) for name, value in pairs if value.removeprefix(b"-").isdigit()}

@@ -273,7 +273,7 @@ def used_share(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
     `proc` and `groups` are the folders where the kernel exposes processes and control groups.
     """
     limited = list(_limited(proc, groups))
-    statm, meminfo = proc / "self/statm", proc / "meminfo"
+    statm, meminfo = str(proc / "self/statm"), str(proc / "meminfo")
 
     def share() -> float:
         try:
@@ -284,8 +284,9 @@ def used_share(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")
     return share
 
 
-def _of_machine(statm: Path, meminfo: Path) -> float:
-    held = int(statm.read_bytes().split()[1]) * _PAGE
+def _of_machine(statm: str, meminfo: str) -> float:
+    with open(statm, "rb") as file:  # noqa: PTH123  (once a second: a Path takes five calls to open)
+        held = int(file.read().split()[1]) * _PAGE
     return held / (held + _value(meminfo, "MemAvailable:"))
 
 
@@ -316,9 +317,10 @@ def _limit(file: Path) -> int | None:
         return None
 
 
-def _value(meminfo: Path, name: str) -> int:
+def _value(meminfo: Path | str, name: str) -> int:
     """Return the value of a line of /proc/meminfo in bytes."""
-    return int(meminfo.read_bytes().partition(name.encode())[2].split(maxsplit=1)[0]) << 10
+    with open(meminfo, "rb") as file:  # noqa: PTH123
+        return int(file.read().partition(name.encode())[2].split(maxsplit=1)[0]) << 10
 
 
 def _lines(file: Path) -> list[str]:

@@ -116,11 +116,11 @@ class App:
         )
         await receive()
         async with running(steps):
-            sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.connections")
+            connections.start()
             noting = None if self._config is None else asyncio.create_task(note_config(steps.store, self._config))
             await send({"type": "lifespan.startup.complete"})
             await receive()
-            sweeping.cancel()
+            connections.stop()
             if noting is not None:
                 noting.cancel()
         await send({"type": "lifespan.shutdown.complete"})

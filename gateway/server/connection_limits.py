@@ -63,7 +63,7 @@ class ConnectionLimits:
 
     __slots__ = (
         "_heads", "_heads_held", "_heads_room", "_idle", "_kept", "_leaving", "_most", "_open", "_resting", "_say_at",
-        "_silent", "_silent_s", "_slow", "_turned_away",
+        "_silent", "_silent_s", "_slow", "_sweeping", "_turned_away",
     )  # fmt: skip
 
     def __init__(self, most: int, silent_s: float, heads: int = HEADS) -> None:
@@ -82,6 +82,7 @@ class ConnectionLimits:
         self._turned_away = 0
         """Number of connections rejected since the last log line about them."""
         self._say_at = 0.0
+        self._sweeping: asyncio.TimerHandle | None = None
         self._idle: OrderedDict[Connection, float] = OrderedDict()
         self._resting: OrderedDict[Connection, float] = OrderedDict()
         self._slow: OrderedDict[Connection, float] = OrderedDict()
@@ -166,12 +167,16 @@ class ConnectionLimits:
         """Count the connection's head no more: it is complete, or given up."""
         self._heads_held -= self._heads.pop(connection, 0)
 
-    async def keep_sweeping(self) -> None:
-        """Sweep twice a second, until cancelled."""
+    def start(self) -> None:
+        """Sweep now, and twice a second from now on."""
         loop = asyncio.get_running_loop()
-        while True:
-            self.sweep(loop.time())
-            await asyncio.sleep(_SWEEP_EVERY_S)
+        self._sweeping = loop.call_later(_SWEEP_EVERY_S, self.start)
+        self.sweep(loop.time())
+
+    def stop(self) -> None:
+        """Sweep no more."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
 
     def sweep(self, now: float) -> None:
         """Close what has been slow, silent or idle for too long.."""

@@ -36,14 +36,16 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._signals: set[int] = set()
         self._listeners: list[Listener] = []
-        self._exit = asyncio.Event()
+        self._woken = asyncio.Event()
 
     async def main_loop(self) -> None:
         """Return once the server is to stop; until then bring the Date header up to date every second."""
+        loop = asyncio.get_running_loop()
         while not await self.on_tick(0):
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_DATE_S):
-                    await self._exit.wait()
+            timer = loop.call_later(_DATE_S, self._woken.set)
+            await self._woken.wait()
+            timer.cancel()
+            self._woken.clear()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Handle SIGINT or SIGTERM. uvicorn installs this from inside its event loop, so there always is one."""
@@ -60,12 +62,12 @@ class Server(uvicorn.Server):
             loop.call_soon_threadsafe(loop.call_later, self.lifespan.state["limits"].drain, self._take_no_more)
         else:
             self.should_exit = True
-            loop.call_soon_threadsafe(self._exit.set)
+            loop.call_soon_threadsafe(self._woken.set)
 
     def _take_no_more(self) -> None:
         """Have `main_loop` end, after which uvicorn closes the listeners."""
         self.should_exit = True
-        self._exit.set()
+        self._woken.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start the application, and accept connections from these sockets."""

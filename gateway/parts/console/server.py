@@ -150,10 +150,10 @@ class _UntilSignal(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen, and then print the address."""
-        connections = ConnectionLimits(_MOST_CONNECTIONS, _SILENT_S)
+        self._limits = connections = ConnectionLimits(_MOST_CONNECTIONS, _SILENT_S)
         # The connections' protocol reads these. Without a start, the gate measures nothing and refuses nobody.
         self.lifespan.state.update(gate=LoadShedder(_MOST_CONNECTIONS), connections=connections)
-        self._sweeping = asyncio.create_task(connections.keep_sweeping(), name="tierline.console.connections")
+        connections.start()
         await super().startup(sockets)
         if not sockets:
             return
@@ -164,7 +164,7 @@ class _UntilSignal(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop listening, and stop looking for slow and idle connections."""
         await super().shutdown(sockets)
-        self._sweeping.cancel()
+        self._limits.stop()
 
 
 class _EndingStreams:

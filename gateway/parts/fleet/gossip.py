@@ -86,7 +86,10 @@ class Gossip:
             return
         now = self._clock()
         beat = now - self._told_at >= _HEARTBEAT_S
-        names = [name for name, told in self._told.items() if beat or is_pressing(self._endpoints[name], told)]
+        names: list[str] = []
+        for name, told in self._told.items():
+            if beat or is_pressing(self._endpoints[name], told):
+                names.append(name)
         if names and (news := self._news(names, now, beat=beat)):
             self._telling = asyncio.create_task(self._tell(news), name="tierline.peers.tell")
 

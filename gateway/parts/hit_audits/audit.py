@@ -407,14 +407,16 @@ class Audits:
 
     async def run(self) -> None:
         """Exchange batches with the other workers periodically, until cancelled."""
+        loop = asyncio.get_running_loop()
         while True:
             for surface in list(self._surfaces.values()):
-                surface.forget_breaches(self._clock())
+                if surface.breaches:
+                    surface.forget_breaches(self._clock())
                 with contextlib.suppress(StoreUnavailable):
                     await self._exchange(surface)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_EVERY_S):
-                    await self._wake.wait()
+            timer = loop.call_later(_EVERY_S, self._wake.set)
+            await self._wake.wait()
+            timer.cancel()
             self._wake.clear()
 
     async def _exchange(self, surface: AuditedSurface) -> None:

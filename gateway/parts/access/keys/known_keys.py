@@ -15,7 +15,6 @@ corrects the whole copy. A store that has lost its registry is given the keys of
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -87,7 +86,7 @@ class KnownKeys:
         self._drops = 0
         """How often something was dropped: what was looked up before must not be held after."""
         self._in_use = asyncio.Event()
-        """Set once anything is known here that may change."""
+        """Set when something becomes known here that may change."""
         self._lock = asyncio.Lock()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._finding: dict[bytes, asyncio.Task[HeldKey]] = {}
@@ -183,11 +182,13 @@ class KnownKeys:
             self._following = asyncio.create_task(self._follow(), name="tierline.keys")
 
     async def _follow(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             if self.held.is_empty and not self._asked_owners:
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_IDLE_S):
-                        await self._in_use.wait()
+                timer = loop.call_later(_IDLE_S, self._in_use.set)
+                await self._in_use.wait()
+                timer.cancel()
+                self._in_use.clear()
             await asyncio.sleep(self._interval_s)
             try:
                 await self.look()

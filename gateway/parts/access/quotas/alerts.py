@@ -213,6 +213,9 @@ class BudgetAlerts:
     async def look(self) -> None:
         """Raise an alert for each share of a budget that is newly reached. Raises StoreUnavailable."""
         self._looks += 1
+        if not self._states:
+            self._known = {}
+            return
         self._states = {state.account.name: state for state in self.states()}
         if self._looks % _REFRESH == 0:
             await self._refresh()
