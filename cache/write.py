@@ -228,7 +228,8 @@ class WritePlanner:
             return reason or "policy"
         completion = answer.completion
         # The id and the time come first: each hit has its own.
-        body = orjson.dumps({"id": completion.get("id"), "created": completion.get("created"), **completion})
+        text = orjson.dumps({"id": completion.get("id"), "created": completion.get("created"), **completion})
+        body = bytes(memoryview(text))  # a copy, since orjson leaves the room in the result that it kept to grow
         if len(body) > self._largest:
             return "size"
         keep.findable = keep.vector is not None and self.usable(keep.vector) and not plan.why_not_semantic()

@@ -365,7 +365,8 @@ def ledger_blob(trace: Trace, ledger: Ledger, decisions: DecisionEncoder | None 
         ],
         "decide": None if decisions is None or trace.decision is None else decisions.encode(trace.decision),
     }
-    return orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)
+    # orjson leaves the room in the result that it kept to grow, up to 15 times the text: a record may be kept for long.
+    return bytes(memoryview(orjson.dumps(record, option=orjson.OPT_SERIALIZE_NUMPY)))
 
 
 def lookups_of_record(hops: Sequence[Hop]) -> list[Hop]:
