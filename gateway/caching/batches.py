@@ -18,14 +18,17 @@ _CLOSE_S: Final = 1.0
 
 
 class BatchTask(Generic[T]):
-    """One task, and its queue. A subclass appends to `_queue`, sets `_waiting`, and bounds what it appends."""
+    """One task, and its queue, to which a subclass adds by `_add`, within a bound of its own."""
 
     def __init__(self, name: str, linger_s: float = 0.0) -> None:
-        """Prepare the task of this name. It waits `linger_s` seconds for others after the first item of a batch."""
+        """Prepare the task of this name. After the first item of a batch it waits for the others, `linger_s` seconds at
+        most.
+        """
         self._name = name
         self._linger_s = linger_s
         self._queue: deque[T] = deque()
         self._waiting = asyncio.Event()
+        self._full = asyncio.Event()
         self._closing = False
         self._task: asyncio.Task[None] | None = None
 
@@ -37,10 +40,18 @@ class BatchTask(Generic[T]):
         """Start the task on the running event loop."""
         self._task = asyncio.create_task(self._run(), name=self._name)
 
+    def _add(self, item: T) -> None:
+        self._queue.append(item)
+        if len(self._queue) == 1:
+            self._waiting.set()
+        elif len(self._queue) == _BATCH:
+            self._full.set()
+
     async def aclose(self) -> None:
         """Finish what is queued, within a time limit, and stop."""
         self._closing = True
         self._waiting.set()
+        self._full.set()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=_CLOSE_S)
             self._task.cancel()
@@ -48,11 +59,15 @@ class BatchTask(Generic[T]):
     async def _run(self) -> None:
         while self._queue or not self._closing:
             await self._waiting.wait()
-            if self._linger_s and not self._closing:
-                await asyncio.sleep(self._linger_s)
-            self._waiting.clear()
-            while self._queue:
-                await self._finish([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
+            if self._linger_s and not self._closing and len(self._queue) < _BATCH:
+                self._full.clear()
+                timer = asyncio.get_running_loop().call_later(self._linger_s, self._full.set)
+                await self._full.wait()
+                timer.cancel()
+            for left in range(len(self._queue), 0, -_BATCH):  # what comes meanwhile waits for others again
+                await self._finish([self._queue.popleft() for _ in range(min(_BATCH, left))])
+            if not self._queue:
+                self._waiting.clear()
 
 
 Item = TypeVar("Item")

@@ -182,8 +182,7 @@ class WriteBehind(BatchTask[Finished]):
             hop.end("queue_full")
             self._record(finished, written=False)
         else:
-            self._queue.append(finished)
-            self._waiting.set()
+            self._add(finished)
 
     async def aclose(self) -> None:
         """Finish what is queued, within a time limit, record the rest, and stop."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("tierline.telemetry")
 
 _QUEUE: Final = 2048  # finished requests waiting; about 4 kB each
-_BATCH: Final = 16  # records per round trip
+_BATCH: Final = 32  # records per round trip
 _INTERVAL_S: Final = 0.05
 _CLOSE_S: Final = 1.5
 MOST_CHARS: Final = 16_384
@@ -109,6 +110,7 @@ class Telemetry:
         self._writer = record_writer(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
+        self._full = asyncio.Event()
         self._closing = False
         self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
@@ -141,7 +143,10 @@ class Telemetry:
             self._waiting.set()
             return
         self._queue.append((trace, ledger))
-        self._waiting.set()
+        if len(self._queue) == 1:
+            self._waiting.set()
+        elif len(self._queue) == _BATCH:
+            self._full.set()
 
     async def redacted(self, text: str) -> str | None:
         """Return what may be kept of a text that a client sent to be kept; None if redaction failed."""
@@ -155,6 +160,7 @@ class Telemetry:
         """Pass on what is queued and close the exporter, each within a time limit; at most 5 s in all."""
         self._closing = True
         self._waiting.set()
+        self._full.set()
         if self._task is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._task, _CLOSE_S)
@@ -166,18 +172,28 @@ class Telemetry:
         self.metrics.flush()
 
     async def _run(self) -> None:
+        flush_at = 0.0
         while self._queue or not self._closing:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._writer.pause_s):
-                    await self._waiting.wait()
-            if not self._closing:
-                await asyncio.sleep(_INTERVAL_S)
-            self._waiting.clear()
+            if (pause_s := self._writer.pause_s) is None:
+                await self._waiting.wait()
+            else:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._waiting.wait()
+            if not self._closing and len(self._queue) < _BATCH:
+                self._full.clear()
+                timer = asyncio.get_running_loop().call_later(_INTERVAL_S, self._full.set)
+                await self._full.wait()
+                timer.cancel()
             await self._writer.write()
-            while self._queue:
-                await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, len(self._queue)))])
-            await asyncio.sleep(0)
-            self.metrics.flush()
+            for left in range(len(self._queue), 0, -_BATCH):  # what comes meanwhile waits for others again
+                await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, left))])
+            if self._closing or time.monotonic() >= flush_at:
+                await asyncio.sleep(0)
+                self.metrics.flush()
+                flush_at = time.monotonic() + _INTERVAL_S
+                if not self._queue:
+                    self._waiting.clear()
         await self._writer.write(now=True)
 
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:

@@ -64,8 +64,7 @@ class KeptCalls(BatchTask[Write]):
             return
         self._hold(key, note, len(value), TTL_S)
         if len(self._queue) < _MOST_WAITING:
-            self._queue.append(Write(key, value, TTL_S))
-            self._waiting.set()
+            self._add(Write(key, value, TTL_S))
 
     async def find(self, space: str, call_ids: Sequence[str]) -> Mapping[str, Note]:
         """See `CallMemory.find`."""

@@ -11,7 +11,7 @@ import pytest
 
 from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
-from gateway.caching import write_behind
+from gateway.caching import batches, write_behind
 from gateway.parts.measures import reader
 from gateway.request.context import AnswerEnd, Reply
 from gateway.telemetry.trace import Trace
@@ -74,6 +74,27 @@ async def test_a_pending_answer_that_is_the_hit_leaves_no_lease(
         await eventually(lambda: leases.held == 0, 5, "the release")
         await app.kept("hello")
         assert leases.held == 0
+
+
+async def test_a_full_batch_is_finished_at_once(
+    upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under load no more than a batch of answers is in memory; fewer wait for others."""
+    monkeypatch.setattr(write_behind, "_LINGER_S", 600.0)
+
+    def unfinished() -> CacheWrite | None:
+        return None
+
+    async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
+        behind = app.steps.write_behind
+        for number in range(batches._BATCH + 1):
+            write = PendingWrite(CachePlan(CachePolicy(), "chat", "chat@1", {}, Features("", 1, 2), ""), unfinished)
+            behind.finish(*escalated(f"req-{number}"), Reply(write=write))
+            await asyncio.sleep(0)
+        await record_of(app.steps.store, f"req-{batches._BATCH - 1}")
+        assert [finished.ledger.request_id for finished in behind._queue] == [f"req-{batches._BATCH}"]
+    async with in_process(tmp_path / "again", upstream.url, store_url=store.url) as app:
+        await record_of(app.steps.store, f"req-{batches._BATCH}")
 
 
 async def test_every_request_is_recorded_once(upstream: Upstream, store: LocalStore, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import tracemalloc
 
 import orjson
 import pytest
@@ -13,7 +14,7 @@ from gateway.parts.measures import reader
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.records import part as record_writer
 from gateway.telemetry import names, sink
-from gateway.telemetry.ledger import TRACES
+from gateway.telemetry.ledger import TRACES, ledger_blob
 from gateway.telemetry.sink import Telemetry
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
@@ -43,6 +44,30 @@ async def test_a_request_is_kept_as_it_was(store: RedisStore) -> None:
         assert kept["start_us"] == (hop.start_ns - trace.root.start_ns) // 1000
         assert kept["span_id"] == f"{trace.span_id(hop):016x}" and kept["attributes"] == hop.attributes
     assert record["hops"][0]["start_us"] == 0
+
+
+async def test_a_full_batch_is_written_at_once(store: RedisStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under load no more than a batch of finished requests is in memory; fewer wait for others."""
+    monkeypatch.setattr(sink, "_INTERVAL_S", 600.0)
+    telemetry = _telemetry(store)
+    telemetry.start()
+    for number in range(sink._BATCH + 1):
+        telemetry.record(*escalated(f"full-{number}"))
+        await asyncio.sleep(0)
+    assert len(await eventually(lambda: reader.latest(store, 1000))) == sink._BATCH
+    await telemetry.aclose()
+    assert len(await reader.latest(store, 1000)) == sink._BATCH + 1
+
+
+def test_a_record_takes_the_memory_of_its_text() -> None:
+    """Records wait while the store is gone: one has no room to grow, as the encoder's results have."""
+    traced = escalated()
+    ledger_blob(*traced)
+    tracemalloc.start()
+    records = [ledger_blob(*traced) for _ in range(8)]
+    taken, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken < 1.5 * sum(map(len, records))
 
 
 async def test_what_is_queued_at_the_end_is_written(store: RedisStore) -> None:

@@ -136,8 +136,7 @@ class BackgroundRuns(BatchTask[BackgroundRun]):
         run.size += len(data)
         if run.events_s and run.size <= _MOST_EVENT_BYTES:
             run.unsent += _split(data)
-            self._queue.append(run)
-            self._waiting.set()
+            self._add(run)
 
     async def _finish(self, batch: list[BackgroundRun]) -> None:
         for run in dict.fromkeys(batch):

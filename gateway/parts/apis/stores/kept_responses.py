@@ -261,8 +261,7 @@ class KeptResponses(BatchTask[str | Release]):
     def release(self, kept_id: str) -> None:
         """Give the lease of this id back soon, if this worker has it still."""
         if (lease := self.leases.pop(kept_id, None)) is not None:
-            self._queue.append(lease)
-            self._waiting.set()
+            self._add(lease)
 
     def keep(self, tenant: str, response: Json, given: Sequence[Json], before: Sequence[str], ttl_s: float) -> None:
         """See `PastResponses.keep`; the store has it soon after. Dropped, and logged, if too much waits already."""
@@ -295,8 +294,7 @@ class KeptResponses(BatchTask[str | Release]):
         self._write_soon(key)
 
     def _write_soon(self, key: str) -> None:
-        self._queue.append(key)
-        self._waiting.set()
+        self._add(key)
 
     def _taken(self, key: str) -> _Pending | None:
         """Take a response out of those that wait, and return it."""
