@@ -29,6 +29,7 @@ import json
 import statistics
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -36,8 +37,11 @@ from pathlib import Path
 from typing import Final
 
 from tests.bench.builds import Build, NoBuild, base_commit, packed, same_locks
-from tests.bench.measure import NotAsMeant
-from tests.bench.rig import MissingTools, choose_cores, require_tools
+from tests.bench.load import NotAsMeant
+from tests.bench.many import FLAT, SIZES
+from tests.bench.measure import Say
+from tests.bench.processes import MOST_ROUNDS, ONCE, SLOW, Place
+from tests.bench.rig import MissingTools, choose_cores, raw_model, require_tools
 from tests.bench.rounds import QUICK, REQUESTS, STREAM, TEXTS, Length, Rounds, Samples, stand
 
 NEW, BASE = "new", "base"
@@ -73,6 +77,27 @@ ROWS: Final = (
     Row("model", "semantic hit by the cross-encoder: CPU", "model_cpu_us", "us", 0.6, 0.4),
     Row(STREAM, "stream: added TTFT, c = 16", "ttft_ms", "ms", 0.6, 0.4),
     Row(STREAM, "stream: CPU of a chunk", "chunk_us", "us"),
+    Row("memory", "worker after 10,000 requests: RSS", "rss_mb", "MB", 0.7, 0.5),
+    Row("lookup", "look-up among 20,000: CPU", "lookup_cpu_ms", "ms", 0.5, 0.3),
+    Row("start", "serve to its first 200: CPU", "start_cpu_s", "s", 0.6),
+    Row("start", "serve to its first 200", "start_s", "s", 0.6),
+    Row("start", "from tierline import Tierline: CPU", "import_cpu_ms", "ms", 0.3),
+    Row("start", "from tierline import Tierline", "import_ms", "ms", 0.3),
+    Row("body", "body of 30 MB: longest hold of the loop", "body_held_ms", "ms", 10, absolute=True),
+    Row("body", "body of 30 MB: peak memory over its size", "body_peak", "x", 2.2, absolute=True),
+    Row("counts", "calls: bare", "calls_bare", "", 300, 250, absolute=True),
+    Row("counts", "calls: exact hit", "calls_exact", "", 180, 150, absolute=True),
+    Row("counts", "calls: semantic hit", "calls_semantic", "", 350, 300, absolute=True),
+    Row("counts", "calls: miss", "calls_miss", "", 550, 450, absolute=True),
+    Row("counts", "calls: chunk", "calls_chunk", "", 13, absolute=True),
+    Row("counts", "calls of no request a second, busy", "calls_busy", "", 500, absolute=True),
+    Row("counts", "calls of no request a second, idle", "calls_idle", "", 150, absolute=True),
+    Row("counts", "peak of a miss", "peak_mb", "MB", 0.5, 0.3, absolute=True),
+    *(
+        Row("many", f"a request among {count:,} {kind}, over one", f"growth_{kind}_{count}", "x", FLAT, absolute=True)
+        for kind, counts in SIZES.items()
+        for count in counts
+    ),
     *(Row(name, f"full path, {name[5:]}: CPU", f"{name}_cpu_us", "us") for name in TEXTS),
 )
 GROUPS: Final = {
@@ -83,6 +108,12 @@ GROUPS: Final = {
     "rule": "a stored answer to the same words, spaced otherwise",
     "model": "a stored answer to the same question in words that the cross-encoder has to read (c = 4)",
     STREAM: "time to the first token at c = 16, and CPU of a chunk",
+    "start": "`serve` to its first 200, with what ships, and imports of the package",
+    "memory": "a worker's memory after 10,000 distinct natural requests",
+    "lookup": "a look-up among 20,000 in one scope: CPU of the loop's thread",
+    "body": "bodies of 30 MB: longest hold of the loop, peak of memory over the size",
+    "many": "a request among 100 and 1,000 surfaces and tenants, and 1,000 keys, over one of each",
+    "counts": "Python calls by path, and the peak of a miss; a few minutes",
     "texts": "the full path by language, and by length (only when named)",
 }
 _NOT_UNASKED: Final = ("texts",)
@@ -134,6 +165,8 @@ class Line:
 
     def remark(self) -> str:
         """Return what has to be known of the ratio, '' where it is a difference."""
+        if self.row.absolute:
+            return ""
         if self.ratio.rounds < _ROUNDS_TO_TELL:
             return "too few rounds to tell"
         return "" if self.ratio.differs else "no difference measured"
@@ -238,6 +271,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
             say(f"base is {builds[BASE].commit}, new is {builds[NEW].commit}; both on {sys.version.split()[0]}")
             samples, notes = _measured(folder, builds, groups, options, say)
+            for figure, by_build in _of_processes(folder, builds, groups, options, say).items():
+                samples[figure] = by_build
             if not same_locks(builds):
                 notes.append("their locks differ; both ran with the packages that are installed here")
     except (MissingTools, NoBuild) as missing:
@@ -252,10 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _measured(
-    folder: Path, builds: Mapping[str, Build], groups: Sequence[str], options: argparse.Namespace, say: partial[None]
+    folder: Path, builds: Mapping[str, Build], groups: Sequence[str], options: argparse.Namespace, say: Say
 ) -> tuple[Samples, list[str]]:
-    rounds = options.rounds or (5 if options.quick else 7)
+    rounds = _rounds(options)
     ways = [way for way in (*REQUESTS, STREAM) if way in groups or (way in TEXTS and "texts" in groups)]
+    if not ways:
+        return {}, []
     with stand(folder, list(builds.values()), choose_cores(), options.peers, say) as there:
         run = Rounds(there, folder, QUICK if options.quick else Length(), say)
         for number in range(rounds):
@@ -263,6 +300,27 @@ def _measured(
             run.run(number, ways)
     notes = [*dict.fromkeys(run.notes), *(f"{name} is not measured: {why}" for name, why in there.missing.items())]
     return run.samples, notes
+
+
+def _of_processes(
+    folder: Path, builds: Mapping[str, Build], groups: Sequence[str], options: argparse.Namespace, say: Say
+) -> Samples:
+    samples: Samples = defaultdict(lambda: defaultdict(list))
+    with raw_model() as model:
+        for number in range(min(_rounds(options), MOST_ROUNDS)):
+            for name in (name for name in SLOW if name in groups and not (number and name in ONCE)):
+                for build in sorted(builds.values(), key=lambda build: build.name, reverse=bool(number % 2)):
+                    say(f"round {number + 1}: {name}: {build.name}")
+                    (place := folder / f"{name}-{number}").mkdir(exist_ok=True)
+                    figures = SLOW[name](build, Place(place, choose_cores(), model.port, options.quick))
+                    for figure, value in figures.items():
+                        samples[figure][build.name].append(value)
+    return samples
+
+
+def _rounds(options: argparse.Namespace) -> int:
+    rounds: int = options.rounds or (5 if options.quick else 7)
+    return rounds
 
 
 if __name__ == "__main__":

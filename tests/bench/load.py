@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import random
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+
+import uvloop
 
 from tests.bench.prompts import as_line
 from tests.bench.rig import HERE, Meter, Rig, Service, tool
@@ -32,6 +36,13 @@ _BEHIND_S = 0.1
 """What a service still does for requests that it has answered counts as theirs."""
 _MOST_SPACES = 6
 """Between two words of a `reworded` prompt: 60 million different texts with the same vector."""
+
+
+_LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+
+
+class NotAsMeant(Exception):
+    """A subject does not answer the way it is measured for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,16 @@ class Subject:
         prefix, suffix = _around(self.model, self.scope)
         whole = json.loads(prefix + as_line(prompt) + suffix)
         return json.dumps(whole | more, separators=(",", ":")).encode()
+
+    def request(self, prompt: str) -> bytes:
+        """The whole request, as it goes over a connection."""
+        return self.head(body := self.body(prompt)) + body
+
+    def head(self, body: bytes) -> bytes:
+        """The request's head for a body."""
+        lines = [f"POST {self.target} HTTP/1.1", "host: 127.0.0.1", "content-type: application/json"]
+        lines += [f"{name}: {value}" for name, value in self.headers.items()]
+        return "\r\n".join([*lines, f"content-length: {len(body)}", "", ""]).encode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +149,26 @@ def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, se
         failed=got["failed"],
         strayed=got["strayed"],
     )
+
+
+def send(port: int, requests: Iterable[bytes], connections: int = 16) -> None:
+    """Send each request once over so many connections. Raises NotAsMeant where a reply is no 200."""
+    uvloop.run(_send(port, iter(requests), connections))
+
+
+async def _send(port: int, requests: Iterator[bytes], connections: int) -> None:
+    async def over_one() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with contextlib.closing(writer):
+            for request in requests:
+                writer.write(request)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = _LENGTH.search(head)
+                text = await reader.readexactly(int(length[1]) if length else 0)
+                if not head.startswith(b"HTTP/1.1 200 "):
+                    raise NotAsMeant(f"a reply was {(head[9:12] + b' ' + text[:500]).decode(errors='replace')}")
+
+    await asyncio.gather(*(over_one() for _ in range(connections)))
 
 
 @lru_cache

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import count
 from pathlib import Path
 
-from tests.bench.load import Subject, fresh_prompt, run_wrk
+from tests.bench.load import NotAsMeant, Subject, fresh_prompt, run_wrk
 from tests.bench.rig import Rig
 from tests.bench.streams import Shape, Watched, watch
 from tests.support.wait import until
@@ -40,10 +40,6 @@ class Plan:
 
 QUICK = Plan(rounds=1, throughput_s=1, latency_s=1, stream_s=1.3)
 FULL = Plan(rounds=5, throughput_s=3, latency_s=2, stream_s=3.0)
-
-
-class NotAsMeant(Exception):
-    """A subject does not answer the way it is measured for."""
 
 
 def request_round(subjects: Sequence[Subject], folder: Path, plan: Plan, seed: int, say: Say) -> dict[str, Figures]:

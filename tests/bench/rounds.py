@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from gateway.telemetry.names import STAGE
 from tests.bench import measure, peers
 from tests.bench.builds import Build
 from tests.bench.load import Load, Subject, run_wrk
@@ -34,6 +35,9 @@ TEXTS: Final = (*(f"full-{name}" for name in LANGUAGES), *(f"full-{name}" for na
 REQUESTS: Final = (*_MAIN, *TEXTS)
 """Ways of a request. `full-...` is the full path of one language or of one length."""
 STREAM: Final = "stream"
+_TRIES: Final = 3
+_STAGES: Final = {"rule": "rule", "model": "cross_encoder"}
+"""What decides on a hit."""
 _P99_AT: Final = (1, 64)
 _STRAYED: Final = 0.02
 """Share of replies that may have gone another way before a figure is worth nothing."""
@@ -45,7 +49,10 @@ class Stand:
 
     direct: Subject
     nginx: Subject
+    builds: Mapping[str, Build]
     gateways: Mapping[str, Gateway]
+    stores: Mapping[str, str]
+    """The URL of each build's database."""
     peers: Mapping[str, Subject]
     missing: Mapping[str, str]
     """Peers that are not there, and why."""
@@ -74,21 +81,23 @@ def stand(folder: Path, builds: Sequence[Build], cores: Cores, with_peers: bool,
         direct = Subject("direct", upstream)
         with on_core(cores.gateway):
             nginx = Subject("nginx", stack.enter_context(nginx_proxy(folder / "nginx", upstream.port)))
+            stores = {build.name: store.url.replace("/0", f"/{number}") for number, build in enumerate(builds)}
             gateways = {
                 build.name: stack.enter_context(
                     bench_gateway(
                         folder / build.name,
                         upstream.port,
-                        store.url.replace("/0", f"/{number}"),
+                        stores[build.name],
                         cross_encoder="default",
                         launcher=("-P", "-m", "gateway"),
                         PYTHONPATH=str(build.tree),
                     )
                 )
-                for number, build in enumerate(builds)
+                for build in builds
             }
             theirs = peers.running(folders, direct, stack, missing, say)
-        yield Stand(direct, nginx, gateways, theirs, missing)
+        named = {build.name: build for build in builds}
+        yield Stand(direct, nginx, named, gateways, stores, theirs, missing)
 
 
 def subject_of(way: str, service: Service, scope: str) -> Subject:
@@ -150,7 +159,15 @@ class Rounds:
         return base
 
     def _requests(self, way: str, name: str, subject: Subject, number: int, base: Mapping[str, float]) -> None:
-        _prepare(subject, number, self.folder)
+        for attempt in range(_TRIES):
+            try:
+                _prepare(subject, number * _TRIES + attempt, self.folder)
+                break
+            except NotAsMeant:  # a look-up of a busy machine ends early
+                if attempt == _TRIES - 1:
+                    raise
+        if number == 0 and way in _STAGES:
+            self._check_stage(way, name)
         load = self._wrk(subject, _PAIRS_AT_ONCE if way == "model" else MANY, number)
         self._judge(way, name, load)
         self.samples[f"{way}_cpu_us"][name].append(load.cpu_us)
@@ -162,6 +179,21 @@ class Rounds:
                 added = load.p99_ms - base[f"p99_c{connections}"]
                 self.samples[f"p99_c{connections}_ms"][name].append(added)
 
+    def _check_stage(self, way: str, name: str) -> None:
+        """Raise NotAsMeant unless the trace of the latest request says that it was decided where this way has it."""
+        show = ["-m", "gateway", "trace", "last", "--store", self.there.stores[name], "--json"]
+        shown = ""
+
+        def is_decided() -> bool:
+            nonlocal shown
+            shown = self.there.builds[name].run(show).stdout
+            return f'"{STAGE}":"{_STAGES[way]}"' in shown
+
+        try:
+            until(is_decided, 2, "the record", 0.2)
+        except AssertionError:
+            raise NotAsMeant(f"{name} does not decide {way} by {_STAGES[way]}: {shown[-500:]}") from None
+
     def _streams(self, name: str, subject: Subject, base: Mapping[str, float]) -> None:
         self.samples["ttft_ms"][name].append(_ttft_ms(subject, self.length) - base["ttft"])
         chunks = watch(subject, Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s)
@@ -169,7 +201,7 @@ class Rounds:
 
     def _wrk(self, subject: Subject, connections: int, number: int) -> Load:
         seconds = self.length.throughput_s if connections == MANY else self.length.latency_s
-        return run_wrk(subject, self.folder, connections, seconds, number * 1000 + connections)
+        return run_wrk(subject, self.folder, connections, seconds, _seed(number, connections))
 
     def _judge(self, way: str, name: str, load: Load) -> None:
         count = max(1.0, load.per_second * self.length.throughput_s)
@@ -182,21 +214,27 @@ class Rounds:
 def _prepare(subject: Subject, number: int, folder: Path) -> None:
     """Store what hits need, and see that requests go this way."""
     if subject.name == "model":
-        for text in stored(number * 1000 + _PAIRS_AT_ONCE):
+        for text in stored(_seed(number // _TRIES, _PAIRS_AT_ONCE)):
             ask(subject, text)
-        for text in stored(_PROBED):
+        seed = _PROBED + number
+        for text in stored(seed):
             ask(subject, text)
-        probes = list(islice(rewordings(_PROBED), 400))
+        probes = list(islice(rewordings(seed), 400))
         until(lambda: ask(subject, probes.pop()) == subject.path, 5, f"{subject.name} to go {subject.path}")
         paths = [ask(subject, probes.pop()) for _ in range(20)]
-        if paths.count(subject.path) < len(paths) - 1:
+        if paths.count(subject.path) < 0.9 * len(paths):
             raise NotAsMeant(f"{subject.name} went {sorted(set(paths))}, not {subject.path}")
     else:
         measure.check([subject], folder, number)
 
 
-_PROBED: Final = 999_999
-"""Seed of what is asked before a measurement."""
+_PROBED: Final = 900_000
+"""Seeds of what is asked before a measurement begin here."""
+
+
+def _seed(number: int, connections: int) -> int:
+    """Return the seed of the prompts of one measurement in a round, the same for all builds."""
+    return number * 1000 + connections
 
 
 def _ttft_ms(subject: Subject, length: Length) -> float:

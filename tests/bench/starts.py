@@ -25,18 +25,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from gateway.config.loader import default_config
 from gateway.parts.standard import PARTS
+from tests.bench.builds import packed
 from tests.bench.command import bench_parser
-from tests.bench.load import Subject
+from tests.bench.load import Subject, send
 from tests.bench.measure import Figures, NotAsMeant, Say, ask
 from tests.bench.report import Found, as_text
-from tests.bench.rig import choose_cores, cpu_s, memory_mb, on_core, raw_model, raw_proxy, stopped
+from tests.bench.rig import Service, choose_cores, cpu_s, memory_mb, on_core, raw_model, raw_proxy, stopped
 from tests.support.gateway import ROOT, START_S, config, environment, write_deployment
 from tests.support.ports import free_port
 from tests.support.store import local_store
@@ -98,40 +100,48 @@ def _raw_start(upstream: int) -> Start:
 
 
 def _start(folder: Path, kind: str, upstream: int, store_url: str) -> Start:
-    port, url = free_port(), f"http://127.0.0.1:{upstream}/v1"
-    config = folder / f"{kind}.yaml"
-    text = default_config().read_text()
-    if kind == FAST:
-        config.write_text(f"{text}\ncross_encoder: none\n")
-    else:
-        config.write_text(text.replace("kind: static", f"kind: {kind}"))
-    env = environment(
-        TIERLINE_LOCAL_BASE_URL=url,
-        OPENAI_BASE_URL=url,
-        OPENAI_API_KEY="sk-bench",
-        TIERLINE_STORE_URL=store_url,
-        TIERLINE_STATE=str(ROOT / ".state"),
-    )
-    env.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
-    command = [sys.executable, "-m", "gateway", "serve", "--config", str(config), "--port", str(port)]
-    log = folder / "start.log"
+    return shipped(ROOT, folder, upstream, store_url, environment(), kind)
+
+
+def shipped(
+    tree: Path, folder: Path, upstream: int, store_url: str, env: Mapping[str, str], kind: str = "static"
+) -> Start:
+    """Start the gateway of a tree with the config and the policies that ship in it, over one scripted model."""
+    url, file = f"http://127.0.0.1:{upstream}/v1", folder / f"{kind}.yaml"
+    text = (tree / default_config().relative_to(ROOT)).read_text()
+    file.write_text(f"{text}\ncross_encoder: none\n" if kind == FAST else text.replace("kind: static", f"kind: {kind}"))
+    own = {"TIERLINE_LOCAL_BASE_URL": url, "OPENAI_BASE_URL": url, "OPENAI_API_KEY": "sk-bench"}
+    own |= {"TIERLINE_STORE_URL": store_url, "TIERLINE_STATE": str(ROOT / ".state")}
+    with _started(tree, ["--config", str(file)], {**env, **own}, folder / "start.log") as (_, begun):
+        return begun()
+
+
+@contextmanager
+def _started(
+    tree: Path, arguments: Sequence[str], env: Mapping[str, str], log: Path
+) -> Iterator[tuple[int, Callable[[], Start]]]:
+    """Run `serve` of a tree until its first 200; yield its port, and what reads its memory after a rest."""
+    port = free_port()
+    command = [sys.executable, "-P", "-m", "gateway", "serve", *arguments, "--port", str(port)]
+    own = {"PYTHONPATH": str(tree), **env}
+    own.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
     with log.open("wb") as output:
         began = time.perf_counter()
-        gateway = subprocess.Popen(command, cwd=ROOT, env=env, stdout=output, stderr=output)
+        gateway = subprocess.Popen(command, cwd=tree, env=own, stdout=output, stderr=output)
     with stopped(gateway):
         until(partial(_answers, gateway, port, log), START_S, "the first reply", _POLL_S)
         start_s, used_s = time.perf_counter() - began, cpu_s(gateway.pid)
-        time.sleep(_REST_S)
-        return Start(start_s, used_s, *memory_mb(gateway.pid))
+
+        def read() -> Start:
+            time.sleep(_REST_S)
+            return Start(start_s, used_s, *memory_mb(gateway.pid))
+
+        yield port, read
 
 
 def core_alone(folder: Path, ref: str, times: int, say: Say) -> dict[str, Figures]:
     """Return medians of the core alone and of the gateway at `ref`, and the core's divided by those (`ratio`)."""
-    trees = {"core": folder / "core", ref: folder / "ref"}
-    for tree, commit in zip(trees.values(), ("HEAD", ref), strict=True):
-        tree.mkdir()
-        packed = subprocess.run(["git", "archive", commit], cwd=ROOT, stdout=subprocess.PIPE, check=True)
-        subprocess.run(["tar", "-x", "-C", str(tree)], input=packed.stdout, check=True)
+    trees = {"core": packed(folder, "core", "HEAD").tree, ref: packed(folder, "ref", ref).tree}
     for part in PARTS:
         shutil.rmtree(trees["core"] / "gateway" / "parts" / part.name)
     core = choose_cores().gateway
@@ -139,43 +149,19 @@ def core_alone(folder: Path, ref: str, times: int, say: Say) -> dict[str, Figure
     with raw_model() as model, local_store() as store:
         url = f"http://127.0.0.1:{model.port}/v1"
         write_deployment(folder, config(url, url, store.url))
+        arguments = ["--config", str(folder / "tierline.yaml"), "--policies", str(folder / "policies")]
         env = environment(HOSTED_KEY="sk-bench")
         for number in range(times + 1):
             for name, tree in trees.items():
                 say(f"start {number} of {times}: {name}")
-                with on_core(core):
-                    run = _start_of(tree, folder, env)
+                with on_core(core), _started(tree, arguments, env, folder / "start.log") as (port, begun):
+                    subject = Subject(name, Service(name, port, 0), "chat")
+                    send(port, (subject.request(f"How do I bake bread no. {n}?") for n in range(REQUESTS)), 1)
+                    run = begun()
                 if number > 0:
                     runs[name].append(run)
     figures = {name: _figures(each) for name, each in runs.items()}
     return figures | {"ratio": {name: value / figures[ref][name] for name, value in figures["core"].items()}}
-
-
-def _start_of(tree: Path, folder: Path, env: Mapping[str, str]) -> Start:
-    port = free_port()
-    command = [sys.executable, "-P", "-m", "gateway", "serve", "--config", str(folder / "tierline.yaml")]
-    command += ["--policies", str(folder / "policies"), "--port", str(port)]
-    own = {**env, "PYTHONPATH": str(tree)}
-    own.pop("PYTHONDONTWRITEBYTECODE", None)  # users have compiled modules
-    with (folder / "start.log").open("wb") as output:
-        began = time.perf_counter()
-        gateway = subprocess.Popen(command, cwd=tree, env=own, stdout=output, stderr=output)
-    with stopped(gateway):
-        until(partial(_answers, gateway, port, folder / "start.log"), START_S, "the first reply", _POLL_S)
-        start_s, used_s = time.perf_counter() - began, cpu_s(gateway.pid)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_S)
-        with contextlib.closing(connection):
-            for number in range(REQUESTS):
-                body = {
-                    "model": "chat",
-                    "messages": [{"role": "user", "content": f"How do I bake bread no. {number}?"}],
-                }
-                connection.request("POST", "/v1/chat/completions", json.dumps(body), _JSON)
-                reply = connection.getresponse()
-                if (text := reply.read()) and reply.status != 200:
-                    raise NotAsMeant(f"a reply was {reply.status}: {text[:500].decode(errors='replace')}")
-        time.sleep(_REST_S)
-        return Start(start_s, used_s, *memory_mb(gateway.pid))
 
 
 def _answers(gateway: subprocess.Popen[bytes], port: int, log: Path) -> bool:

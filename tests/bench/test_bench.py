@@ -15,7 +15,8 @@ from tests.bench.live import table
 from tests.bench.live.behaviour import Behaviour, Spread, script
 from tests.bench.live.client import Answer, Ask
 from tests.bench.live.scenario import recovery_s
-from tests.bench.load import PROMPT, Subject, fresh_prompt
+from tests.bench.load import PROMPT, NotAsMeant, Subject, fresh_prompt, send
+from tests.bench.prompts import natural
 from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import Service
 from tests.bench.streams import Shape, watch
@@ -45,6 +46,16 @@ def test_streams_are_watched_whole(upstream: Service) -> None:
     assert found.failed == 0
     assert found.chunks == 7 * len(found.ttft_ms)
     assert 3 < sorted(found.gaps_ms)[len(found.gaps_ms) // 2] < 20
+
+
+def test_requests_are_sent_once_each(upstream: Service) -> None:
+    """Over a few connections that stay open; a reply that is no 200 ends it with what it said."""
+    subject = Subject("direct", upstream)
+    requests = (subject.request(f"prompt {number}") for number in range(20))
+    send(upstream.port, requests, connections=3)
+    assert next(requests, None) is None
+    with rig.raw_proxy(1) as proxy, pytest.raises(NotAsMeant, match="a reply was 500"):
+        send(proxy.port, [subject.request("hi")])
 
 
 def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,10 +115,11 @@ def test_ratios_are_taken_within_a_round() -> None:
     assert bare == {"cpu_us": 200.0, "failed": 0.0, "x_raw_cpu_us": 2.0}
 
 
-@pytest.mark.parametrize("kind", ["unique", "reworded"])
+@pytest.mark.parametrize("kind", ["unique", "reworded", "natural"])
 def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) -> None:
     """A new prompt is new, and a reworded one is the fixed one but for its spaces."""
-    subject = Subject("near", upstream, unique=kind == "unique", reworded=kind == "reworded")
+    texts = natural if kind == "natural" else None
+    subject = Subject("near", upstream, unique=kind == "unique", reworded=kind == "reworded", texts=texts)
     prompts = [fresh_prompt(subject, tmp_path, number) for number in range(50)]
     assert len(set(prompts)) == 50
     if kind == "reworded":
