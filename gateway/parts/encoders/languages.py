@@ -321,16 +321,39 @@ _LEAST_SHARE: Final = 0.01
 """Smaller shares are not kept: thousands of texts are remembered, each in a few of some forty languages."""
 
 
+_REMEMBERED: Final = 8_192
+_LONGEST_REMEMBERED: Final = 64
+"""Letters of the longest word that is remembered."""
+_LANE: Final = np.dtype("<u4")
+_RAISED: Final = 128
+"""Added to each weight, so that none is below 0 and sums of lanes do not borrow from each other."""
+
+
 def groups_of_letters(text: str) -> list[int]:
     """Return the hashes, 0..BUCKETS, of the words of a text and of the groups of letters in them."""
-    grams = []
-    for word in _WORDS.findall(text.lower())[:_READ_WORDS]:
-        marked = f"<{word}>".encode("utf-32-le")
-        size = len(marked)
-        grams.append(zlib.crc32(marked))
-        for width in range(8, min(4 * _LONGEST_GROUP + 1, size), 4):
-            grams += [zlib.crc32(marked[at : at + width]) for at in range(0, size - width + 1, 4)]
-    return [gram % BUCKETS for gram in grams]
+    return [group for word in _WORDS.findall(text.lower())[:_READ_WORDS] for group in _groups_in(word)]
+
+
+def _groups_in(word: str) -> list[int]:
+    marked = f"<{word}>".encode("utf-32-le")
+    size = len(marked)
+    groups = [zlib.crc32(marked)]
+    for width in range(8, min(4 * _LONGEST_GROUP + 1, size), 4):
+        groups += [zlib.crc32(marked[at : at + width]) for at in range(0, size - width + 1, 4)]
+    return [group % BUCKETS for group in groups]
+
+
+def _lanes_of(word: str) -> int:
+    """Return the raised weights of a word's groups, summed by language, and the number of groups: in that order lanes
+    of 32 bits of one number. What is added to another word's is exact, as these are integers.
+    """
+    groups = _groups_in(word)
+    sums = np.add.reduce(_model().raised.take(groups, axis=0), axis=0, dtype=_LANE)
+    return int.from_bytes(sums.tobytes() + len(groups).to_bytes(_LANE.itemsize, "little"), "little")
+
+
+_remembered_lanes_of = lru_cache(maxsize=_REMEMBERED)(_lanes_of)
+"""A few thousand words make up most texts."""
 
 
 class ShippedLanguages:
@@ -345,17 +368,22 @@ class ShippedLanguages:
 
     def compared(self, text: str) -> Language:
         """Return the language of a text in Latin, Cyrillic or Arabic script."""
-        groups = groups_of_letters(text)
-        if not groups:
+        words = _WORDS.findall(text.lower())[:_READ_WORDS]
+        if not words:
             return Language("")
         model = _model()
-        logits = model.weights[groups].sum(axis=0, dtype=np.int32) * (model.scale / len(groups)) + model.bias
-        shares = np.exp(logits - logits.max())
-        shares /= shares.sum()
-        likely = {
-            code: share for code, share in zip(model.codes, shares.tolist(), strict=True) if share >= _LEAST_SHARE
-        }
-        return Language(model.codes[int(shares.argmax())], likely)
+        short = max(map(len, words)) <= _LONGEST_REMEMBERED
+        lanes = sum(map(_remembered_lanes_of if short else _lanes_of, words))
+        sums = np.frombuffer(lanes.to_bytes(_LANE.itemsize * (len(model.codes) + 1), "little"), _LANE).astype(np.int32)
+        groups = int(sums[-1])
+        logits = (sums[:-1] - _RAISED * groups) * (model.scale / groups) + model.bias
+        shares = np.exp(logits - np.maximum.reduce(logits))
+        shares /= np.add.reduce(shares)
+        (likely,) = (shares >= _LEAST_SHARE).nonzero()
+        return Language(
+            model.codes[int(shares.argmax())],
+            {model.codes[at]: share for at, share in zip(likely.tolist(), shares[likely].tolist(), strict=True)},
+        )
 
     def load(self) -> None:
         """Read the model's files, the lexicons and the words of dictionaries. Raises ValueError, OSError."""
@@ -366,7 +394,8 @@ class ShippedLanguages:
 
 class _Model(NamedTuple):
     codes: tuple[str, ...]
-    weights: NDArray[np.int8]
+    raised: NDArray[np.uint8]
+    """The weights, int8, each raised by _RAISED."""
     scale: NDArray[np.float32]
     bias: NDArray[np.float32]
 
@@ -382,4 +411,5 @@ def _model() -> _Model:
     if hashlib.sha256(data).hexdigest() != sheet["sha256"]:
         raise ValueError(f"{path}: its SHA-256 is not that of {SHEET.name}; install both files again")
     tensors = load(data)
-    return _Model(tuple(sheet["languages"]), tensors["weights"], tensors["scale"], tensors["bias"])
+    raised = tensors["weights"].view(np.uint8) ^ np.uint8(_RAISED)
+    return _Model(tuple(sheet["languages"]), raised, tensors["scale"], tensors["bias"])

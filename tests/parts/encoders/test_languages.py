@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from cache.planning.plan import Planner
@@ -88,6 +89,26 @@ def test_few_shares_are_remembered_of_a_text() -> None:
     assert 0 < len(shares) < 10
     assert min(shares.values()) >= 0.01
     assert sum(shares.values()) > 0.9
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Wie kann ich mein Konto kündigen?", "где где где аптека", "İstanbul'da hava nasıl? ﬁn", "a",
+        "Word after word, " * 30, "x" * 300 + " kündigen", "Rindfleischetikettierungsüberwachung" * 3,
+    ],
+)  # fmt: skip
+def test_what_is_remembered_of_words_gives_the_shares_of_all_groups_of_letters(text: str) -> None:
+    """Equal to the last bit, for long words too, which are not remembered."""
+    model, groups = languages._model(), languages.groups_of_letters(text)
+    weights = model.raised.astype(np.int32) - 128
+    logits = weights[groups].sum(axis=0) * (model.scale / len(groups)) + model.bias
+    shares = np.exp(logits - logits.max())
+    shares /= shares.sum()
+    likely = {code: share for code, share in zip(model.codes, shares.tolist(), strict=True) if share >= 0.01}
+    for _ in range(2):
+        told = languages.ShippedLanguages().compared(text)
+        assert told == Language(model.codes[int(shares.argmax())], likely)
 
 
 def test_without_the_part_english_alone_has_a_language(monkeypatch: pytest.MonkeyPatch) -> None:
