@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.planning.volatile import is_volatile
 from cache.text.languages import ForeignReading, readings_of
-from cache.text.reading import FAINT, LISTS
+from cache.text.reading import FAINT, LISTS, words_of
 from cache.text.thesaurus import groups_of, word_set
 
 if TYPE_CHECKING:
@@ -166,22 +166,21 @@ def why_not_in_context(question: str) -> str:
 
 
 class _QuestionWords(NamedTuple):
-    """A question, its words in lower case, their set, the pairs of neighbours, the number of its own words, and how it
-    reads in the languages other than English that it may be in.
+    """A question, its words in lower case, their set, the number of its own words, and how it reads in the languages
+    other than English that it may be in.
     """
 
     text: str
     words: Sequence[str]
     seen: Set[str]
-    pairs: Set[tuple[str, ...]]
     own: int
     foreign: tuple[ForeignReading, ...]
 
 
 def _words_of(question: str) -> _QuestionWords:
-    words = _WORD.findall(question.lower())
+    words = words_of(question).words
     seen = frozenset(words)
-    return _QuestionWords(question, words, seen, frozenset(pairwise(words)), len(seen - FAINT), readings_of(question))
+    return _QuestionWords(question, words, seen, len(seen - FAINT), readings_of(question))
 
 
 def _leans(question: _QuestionWords) -> bool:
@@ -219,9 +218,10 @@ def _hangs(question: _QuestionWords) -> bool:
 
 
 _SIGNS: Final = re.compile(
-    r"""[{}]|;(?=\S)                 # code
+    # Each alternative begins with a letter of its own, so that `re` tries them at these alone.
+    r"""\{|\}|;(?=\S)               # code
     | \n                         # several lines
-    | \w\(|=[=>]|[-=]>|::|</|/>   # code
+    | \((?<=\w\()|=[=>]|->|::|</|/>   # code
     """,
     re.VERBOSE,
 )
@@ -234,6 +234,8 @@ _DESCRIBING: Final = word_set(_LISTS["describing"])
 _ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
 _OF_TEXT: Final = word_set(_LISTS["of_text"])
 _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
+_OF_PAIRS: Final = frozenset(max(reversed(pair), key=len) for pair in _PAIRS)
+"""The longer word of each pair, the rarer one: most questions have none of them."""
 
 # A question that contains a text to work on: every letter may matter then, so no neighbour may answer (`translate: the
 # dog is in the house`, `how many letters are in having`). Rather too many than too few: such a question still has the
@@ -243,7 +245,7 @@ _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 def _of_language(question: _QuestionWords) -> bool:
     return (
         not question.seen.isdisjoint(_OF_TEXT)
-        or not _PAIRS.isdisjoint(question.pairs)
+        or (not _OF_PAIRS.isdisjoint(question.seen) and not _PAIRS.isdisjoint(pairwise(question.words)))
         or (bool(question.foreign) and any(reading.mentions for reading in question.foreign))
     )
 
@@ -258,7 +260,7 @@ def _introduces(question: _QuestionWords) -> bool:
     if colon is None:
         return False
     before = _WORD.findall(question.text[: colon.start()].lower())
-    return not _asks(question.text[colon.end() :]) or not _TASKS.isdisjoint(before)
+    return not _TASKS.isdisjoint(before) or not _asks(question.text[colon.end() :])
 
 
 def _is_task(question: _QuestionWords) -> bool:

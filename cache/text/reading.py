@@ -26,7 +26,9 @@ from policies.value_type import value_type
 
 _READ_CHARS: Final = 200
 _BESIDE_OTHERS: Final = 3
-_WORDS: Final = re.compile(r"[^\W\d_]+")
+_WORDS: Final = re.compile(r"\w+")
+_LETTERS: Final = re.compile(r"[^\W\d_]+")
+_NO_LETTER: Final = re.compile(r"[\d_]")
 SCRIPTS: Final = frozenset({"Latin"})
 """Scripts whose words are told apart here. In others a change of one sign can reverse a question unnoticed."""
 _UNDER_OTHER_NAMES: Final = {
@@ -36,6 +38,25 @@ _UNDER_OTHER_NAMES: Final = {
     "MASCULINE": "Latin",
 } | dict.fromkeys(("DIGIT", "FULLWIDTH", "KATAKANA-HIRAGANA", "MICRO", "MODIFIER"), "")
 """Scripts of letters whose Unicode name does not begin with it; '' for what several scripts share."""
+
+
+class TextWords(NamedTuple):
+    """The words of a text in lower case: rows of letters, digits and `_`; and rows of letters alone."""
+
+    words: list[str]
+    letters: list[str]
+
+
+@lru_cache(maxsize=8)
+def words_of(text: str) -> TextWords:
+    """Return the words of a text. Cached, as several readers want those of one request; do not change the lists."""
+    lowered = text.lower()
+    words = _WORDS.findall(lowered)
+    return TextWords(words, _LETTERS.findall(lowered) if _NO_LETTER.search(lowered) else words)
+
+
+_SURELY_LATIN: Final = re.compile("[\\0-\u00b4\u00b6-\u024f\u2000-\u206f]*")
+"""Signs of which all letters are Latin (unlike the micro sign), and all else belongs to no script."""
 
 
 @lru_cache(maxsize=4_096)
@@ -60,7 +81,10 @@ def script_of(text: str) -> str:
     """
     if text.isascii():
         return "Latin" if any(map(str.isalpha, text)) else ""
-    scripts = Counter(map(_script, text[:_READ_CHARS]))
+    text = text[:_READ_CHARS]
+    if _SURELY_LATIN.fullmatch(text):
+        return "Latin" if any(map(str.isalpha, text)) else ""
+    scripts = Counter(map(_script, text))
     del scripts[""]
     if "Hiragana" in scripts or "Katakana" in scripts:
         return "Hiragana"
@@ -75,7 +99,7 @@ def is_english(*texts: str) -> bool:
     """
     english = False
     for text in texts:
-        marks = [(word in _ENGLISH) - (word in FOREIGN) for word in _WORDS.findall(text.lower())]
+        marks = [mark for word in words_of(text).letters if (mark := _MARK_OF.get(word))]
         if sum(marks) < 0:
             return False
         english = english or 1 in marks
@@ -240,6 +264,7 @@ LINKS: Final = word_set(LISTS["links"])
 NEGATIONS: Final = word_set(LISTS["negations"])
 _ENGLISH: Final = word_set(LISTS["english"])
 FOREIGN: Final = word_set(LISTS["foreign"])
+_MARK_OF: Final = dict.fromkeys(FOREIGN - _ENGLISH, -1) | dict.fromkeys(_ENGLISH - FOREIGN, 1)
 NUMBERS: Final = _by_word(LISTS["numbers"])
 _TIMES: Final = word_set(LISTS["times"])
 _TENSES: Final = _by_word(LISTS["tenses"])

@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.text.languages import ForeignReading, Language, digits
+from cache.text.reading import words_of
 from gateway.parts.encoders.typos import load_words, respelled
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
@@ -314,7 +315,6 @@ def lexicons() -> Mapping[str, Lexicon]:
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "languages.json"
 BUCKETS: Final = 1 << 16
-_WORDS: Final = re.compile(r"[^\W\d_]+")
 _READ_WORDS: Final = 40
 _LONGEST_GROUP: Final = 4
 _LEAST_SHARE: Final = 0.01
@@ -331,7 +331,7 @@ _RAISED: Final = 128
 
 def groups_of_letters(text: str) -> list[int]:
     """Return the hashes, 0..BUCKETS, of the words of a text and of the groups of letters in them."""
-    return [group for word in _WORDS.findall(text.lower())[:_READ_WORDS] for group in _groups_in(word)]
+    return [group for word in words_of(text).letters[:_READ_WORDS] for group in _groups_in(word)]
 
 
 def _groups_in(word: str) -> list[int]:
@@ -368,7 +368,7 @@ class ShippedLanguages:
 
     def compared(self, text: str) -> Language:
         """Return the language of a text in Latin, Cyrillic or Arabic script."""
-        words = _WORDS.findall(text.lower())[:_READ_WORDS]
+        words = words_of(text).letters[:_READ_WORDS]
         if not words:
             return Language("")
         model = _model()

@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from cache.planning.volatile import ARTEFACT, VolatileError, VolatileHead, is_volatile, volatile_head
+from cache.planning.volatile import (
+    ARTEFACT,
+    FACT,
+    TOKEN,
+    VolatileError,
+    VolatileHead,
+    facts_of,
+    is_volatile,
+    pairs_of,
+    sentences_of,
+    token,
+    volatile_head,
+)
 
 
 @pytest.mark.parametrize(
@@ -94,3 +106,43 @@ def test_a_table_that_the_sheet_does_not_describe_is_refused(tmp_path: Path) -> 
     table.unlink()
     with pytest.raises(VolatileError, match=r"tools\.train_volatile"):
         VolatileHead.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "What's the price of \"gold\" at 10:30 on 1,000.5 days in 1999, 2024?", "오늘의 날씨",
+        "it's: 50% off. Now? Yes! No\n\nAnd so on.", "今日の円相場は？そして昨日は。", "ไทยไม่มีเว้นวรรค now",
+        "Wie spät ist es? Und wo? l’eau d'or 'quoted'",
+        "İstanbul'da hava nasıl?", "x_1 ?? !!\t\n. a\n \nb", "One. Two. Three? Four. Five? Six? Seven? Eight.", "…", "",
+    ],
+)  # fmt: skip
+def test_a_score_is_the_sum_of_what_the_head_was_fitted_to(text: str) -> None:
+    """Words are remembered, pairs and facts looked up: equal to the last bit to the rows that training reads."""
+    head = volatile_head()
+    weights, bits = head._weights, head._bits
+    sentences, count = sentences_of(text)
+    scores = [float("-inf")]
+    for sentence in sentences:
+        words = [token(word, bits) for word in TOKEN.findall(sentence)]
+        total = 0.0
+        for word in words:
+            total += sum(weights[row] * value for row, value in zip(word.rows, word.values, strict=True))
+        total += sum(weights[row] for row in pairs_of([word.form for word in words if word.form], bits))
+        total /= max(1.0, sum(word.size for word in words)) ** 0.5
+        facts = sum(weights[row] for row in facts_of(text, sentence, count, bits))
+        if words:
+            scores.append(head._bias + head._scale * (total + FACT * facts))
+    assert head.score(text) == max(scores)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        (" One ", ["one"]), ("One?", ["one?"]), ("。", ["。"]), ("\n", []), ("", []), ("A. b", ["a.", "b"]),
+        ("a.\n\n b\n \nc 3.5", ["a.", "b", "c 3.5"]), ("何？はい。no", ["何？", "はい。", "no"]), ("a? ", ["a?"]),
+    ],
+)  # fmt: skip
+def test_a_text_is_cut_after_its_sentences_and_lines(text: str, sentences: list[str]) -> None:
+    """Where no space separates sentences, their ends do."""
+    assert sentences_of(text) == (sentences, len(sentences))
