@@ -72,13 +72,38 @@ Meaning = tuple[str, str]
 """A kind of entry, and its value: of a number, or the group and the side of an opposition."""
 
 
+class _Meanings(NamedTuple):
+    """What an entry means, and the kinds of that; nothing for a word in no list."""
+
+    values: tuple[Meaning, ...] = ()
+    kinds: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, *values: Meaning) -> _Meanings:
+        return cls(values, frozenset(kind for kind, _ in values))
+
+
+_NOT_LISTED: Final = _Meanings()
+_NEUTRAL: Final = _Meanings.of(("neutral", ""))
+
+
 class _Found(NamedTuple):
-    """An entry, or a word in no list (without meanings), with its place in the text."""
+    """An entry, or a word in no list, with its place in the text."""
 
     text: str
-    meanings: tuple[Meaning, ...]
+    meanings: _Meanings
     start: int
     end: int
+
+
+class _Phrase(NamedTuple):
+    """An entry of several words: all but the last, the last and whether that is a beginning, and its size in words."""
+
+    before: list[str]
+    last: str
+    begins: bool
+    size: int
+    meanings: _Meanings
 
 
 class Lexicon:
@@ -89,7 +114,7 @@ class Lexicon:
         self._drops_marks: bool = data.get("drops_marks", False)
         self._joined: tuple[str, ...] = tuple(_entries(data.get("joined", "")))
         self._counters: tuple[str, ...] = tuple(_entries(data.get("counters", "")))
-        self._entries: dict[str, tuple[Meaning, ...]] = {}
+        self._entries: dict[str, _Meanings] = {}
         for kind in _KINDS:
             self._add(data.get(kind, ""), (kind, ""))
         for value, words in data["numbers"].items():
@@ -99,13 +124,13 @@ class Lexicon:
         for group, sides in enumerate(groups):
             for side, words in enumerate(sides.split("/")):
                 self._add(words, (str(group), str(side)))
-        self._phrases: dict[str, list[tuple[str, ...]]] = {}
-        for entry in self._entries:
-            first, *rest = entry.replace(_END, f" {_END}").split()
-            if rest:
-                self._phrases.setdefault(first, []).append((first, *rest))
-        for phrases in self._phrases.values():
-            phrases.sort(key=len, reverse=True)
+        phrases = [(entry.replace(_END, f" {_END}").split(), meanings) for entry, meanings in self._entries.items()]
+        self._phrases: dict[str, list[_Phrase]] = {}
+        for words, meanings in sorted(phrases, key=lambda phrase: len(phrase[0]), reverse=True):
+            *before, last = words
+            if before:
+                phrase = _Phrase(before, last.removesuffix("*"), last[-1] == "*", len(words) - (last == _END), meanings)
+                self._phrases.setdefault(before[0], []).append(phrase)
         self._parts = [entry for entry in self._entries if len(entry) > 2 and entry[0] == entry[-1] == "*"]
         self._sizes: dict[str, list[int]] = {}
         for size in sorted({len(entry) for entry in self._entries}, reverse=True):
@@ -116,7 +141,7 @@ class Lexicon:
     def _add(self, words: str, meaning: Meaning) -> None:
         for entry in _entries(words):
             form = self._folded(entry)
-            self._entries[form] = (*self._entries.get(form, ()), meaning)
+            self._entries[form] = _Meanings.of(*self._entries.get(form, _NOT_LISTED).values, meaning)
 
     def _folded(self, text: str) -> str:
         """Return the text in lower case, of the same length where its language needs no marks dropped."""
@@ -127,24 +152,24 @@ class Lexicon:
 
     def read(self, text: str) -> ForeignReading:
         """Return what the lists tell of a text."""
-        own, numbers, kinds = list[str](), list[str](), list[set[str]]()
+        own, numbers, kinds = list[str](), list[str](), list[frozenset[str]]()
         sides = set[Meaning]()
         length = 0
-        for match in self._found(self._folded(text)):
-            if not match.meanings:
-                own.append(match.text)
+        for word, meanings in self._read(self._folded(text)):
+            kind = meanings.kinds
+            if not kind:
+                own.append(word)
                 length += 1
                 if not kinds:
-                    kinds.append(set())
+                    kinds.append(kind)
                 continue
-            kind = {kind for kind, _ in match.meanings}
             if not kind.isdisjoint(_AT_EDGES):
                 continue
             if kind.isdisjoint(_EMPTY):
-                own.append(match.text)
+                own.append(word)
             length += "openers" not in kind
             kinds.append(kind)
-            for meaning in match.meanings:
+            for meaning in meanings.values:
                 if meaning[0] == "number":
                     numbers.append(meaning[1])
                 elif meaning[0] in self._groups:
@@ -174,17 +199,16 @@ class Lexicon:
         found = list(self._found(folded))
         if not self.letters:
             polite = [
-                "please" if ("please", "") in one.meanings else "greetings" if ("greetings", "") in one.meanings else ""
-                for one in found
+                next((kind for kind in ("please", "greetings") if kind in match.meanings.kinds), "") for match in found
             ]
             first = next((at for at, kind in enumerate(polite) if not kind), len(polite))
             last = len(polite) - next((at for at, kind in enumerate(reversed(polite)) if not kind), len(polite))
             polite = [kind if kind == "please" or not first <= at < last else "" for at, kind in enumerate(polite)]
         else:
-            polite = ["please" if {"please", "greetings"} & {kind for kind, _ in one.meanings} else "" for one in found]
+            polite = ["" if _AT_EDGES.isdisjoint(match.meanings.kinds) else "please" for match in found]
         pieces, at = [], 0
         for match, drop in zip(found, polite, strict=True):
-            number = next((value for kind, value in match.meanings if kind == "number"), "")
+            number = next((value for kind, value in match.meanings.values if kind == "number"), "")
             if drop or number:
                 pieces += [text[at : match.start], number]
                 at = match.end
@@ -192,29 +216,41 @@ class Lexicon:
 
     def _found(self, text: str) -> Iterator[_Found]:
         """Yield what a folded text consists of."""
-        return self._found_signs(text) if self.letters else self._found_words(text)
+        if self.letters:
+            yield from self._found_signs(text)
+            return
+        units = list(_UNIT.finditer(text))
+        for at, size, meanings in self._found_words([unit[0] for unit in units]):
+            yield _Found(units[at][0], meanings, units[at].start(), units[at + size - 1].end())
 
-    def _found_words(self, text: str) -> Iterator[_Found]:
-        units = [(match[0], match.start(), match.end()) for match in _UNIT.finditer(text)]
-        words = [word for word, _, _ in units] + [_END]
-        at = 0
-        while at < len(units):
-            word, start, end = units[at]
-            size, meanings = next(
-                (
-                    (len(phrase) - (phrase[-1] == _END), self._entries[" ".join(phrase).replace(f" {_END}", _END)])
-                    for phrase in self._phrases.get(word, ())
-                    if _begins(words[at : at + len(phrase)], phrase)
-                ),
-                (1, ()),
-            )
-            yield _Found(word, meanings or self._word(word), start, units[at + size - 1][2] if meanings else end)
+    def _read(self, text: str) -> Iterator[tuple[str, _Meanings]]:
+        """Yield the same without places, in less time."""
+        if self.letters:
+            return ((match.text, match.meanings) for match in self._found_signs(text))
+        words = _UNIT.findall(text)
+        return ((words[at], meanings) for at, _, meanings in self._found_words(words))
+
+    def _found_words(self, words: list[str]) -> Iterator[tuple[int, int, _Meanings]]:
+        """Yield the place of each entry and of each word in no list, its size in words, and its meanings."""
+        phrases_of, meanings_of = self._phrases.get, self._word
+        ended = [*words, _END]
+        at, count = 0, len(words)
+        while at < count:
+            size, meanings = 1, None
+            for before, last, begins, words_in, meant in phrases_of(words[at], ()):
+                end = at + len(before)
+                if end <= count and ended[at:end] == before:
+                    word = ended[end]
+                    if word.startswith(last) if begins else word == last:
+                        size, meanings = words_in, meant
+                        break
+            yield at, size, meanings or meanings_of(words[at])
             at += size
 
-    def _meanings(self, word: str) -> tuple[Meaning, ...]:
+    def _meanings(self, word: str) -> _Meanings:
         """Return what one word means: the word itself, else its longest beginning, ending or part that is listed."""
         if word[0].isdecimal():
-            return (("number", digits(word)),)
+            return _Meanings.of(("number", digits(word)))
         entries = self._entries
         if (own := entries.get(word)) is not None:
             return own
@@ -227,7 +263,7 @@ class Lexicon:
         for before in self._joined:
             if word.startswith(before) and len(word) > len(before) + 1:
                 return self._meanings(word[len(before) :])
-        return ()
+        return _NOT_LISTED
 
     def _found_signs(self, text: str) -> Iterator[_Found]:
         parts, sizes = list(_parts(text)), self._sizes
@@ -241,26 +277,30 @@ class Lexicon:
                     at = entry.end
                 else:
                     at += 1
-                    yield _Found(sign, (), at - 1, at)
+                    yield _Found(sign, _NOT_LISTED, at - 1, at)
 
     def _entry(self, text: str, at: int, first: int, end: int, after: str) -> _Found:
         """Return the longest entry at a place of the part between `first` and `end`, behind which `after` is read; else
         one sign, number or word in Latin letters.
         """
-        for size in (*self._sizes.get(text[at : min(at + 2, end)], ()), *self._sizes.get(text[at], ())):
-            stop = min(at + size, end)
-            form = text[at:stop] + after * (at + size - stop)
-            meanings = self._entries.get(form) if len(form) == size else None
-            if meanings and (meanings[0][0] not in _AT_EDGES or at == first or stop == end):
-                return _Found(text[at:stop], meanings, at, stop)
-        if (large := _LARGE.match(text, at, end)) is not None:
-            return _Found(large[0], (("number", _large(large[1], large[2])),), at, large.end())
+        entries, sizes = self._entries, self._sizes
+        for begin in (text[at : min(at + 2, end)], text[at]):
+            for size in sizes.get(begin, ()):
+                stop = at + size
+                form = text[at:stop] if stop <= end else text[at:end] + after * (stop - end)
+                meanings = entries.get(form) if len(form) == size else None
+                if meanings is not None:
+                    stop = min(stop, end)
+                    if at == first or stop == end or meanings.values[0][0] not in _AT_EDGES:
+                        return _Found(text[at:stop], meanings, at, stop)
+        if text[at].isdecimal() and (large := _LARGE.match(text, at, end)) is not None:
+            return _Found(large[0], _Meanings.of(("number", _large(large[1], large[2]))), at, large.end())
         if (numeral := _NUMERALS.match(text, at, end)) is not None and text.startswith(self._counters, numeral.end()):
-            return _Found(numeral[0], (("number", _value(numeral[0])),), at, numeral.end())
+            return _Found(numeral[0], _Meanings.of(("number", _value(numeral[0]))), at, numeral.end())
         sign = _SIGN.match(text, at, end)
         if sign is None:
-            return _Found("", (("neutral", ""),), at, at + 1)
-        meanings = (("number", digits(sign[0])),) if sign[0][0].isdecimal() else ()
+            return _Found("", _NEUTRAL, at, at + 1)
+        meanings = _Meanings.of(("number", digits(sign[0]))) if sign[0][0].isdecimal() else _NOT_LISTED
         return _Found(sign[0], meanings, at, sign.end())
 
 
@@ -269,14 +309,6 @@ _AT_EDGES: Final = frozenset({"please", "greetings"})
 
 def _entries(words: str) -> list[str]:
     return [" ".join(entry.split()) for entry in words.split(",") if entry.strip()]
-
-
-def _begins(words: list[str], phrase: tuple[str, ...]) -> bool:
-    """Return whether these words are the phrase, whose last word may be a beginning."""
-    if len(words) < len(phrase):
-        return False
-    *before, last = phrase
-    return words[:-1] == before and (words[-1].startswith(last[:-1]) if last[-1] == "*" else words[-1] == last)
 
 
 def _parts(text: str) -> Iterator[tuple[int, int]]:
