@@ -83,9 +83,12 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
     hashes &= _BUCKET
     # As np.unique does it, which calls ten functions of Python.
     hashes.sort()
+    changes = hashes[1:] != hashes[:-1]
+    if np.logical_and.reduce(changes):
+        return hashes.astype(np.intp), np.ones(len(hashes), np.float32)
     firsts = np.empty(len(hashes) + 1, np.bool_)
     firsts[0] = firsts[-1] = True
-    np.not_equal(hashes[1:], hashes[:-1], out=firsts[1:-1])
+    firsts[1:-1] = changes
     (places,) = firsts.nonzero()
     often = places[1:] - places[:-1]
     return hashes.take(places[:-1]).astype(np.intp), (np.log(often) + 1).astype(np.float32)
@@ -210,6 +213,9 @@ def _bucket_classes() -> NDArray[np.int8]:
 
 
 _CLASS_OF_BUCKET: Final = _bucket_classes()
+_LISTS: Final = range(1, len(_WORDS_COUNTED) + 1)
+_LOGS: Final[list[float]] = np.log1p(np.arange(1 << 12)).tolist()
+"""log(1 + count) of small counts, as nearly all are."""
 
 
 def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32]:
@@ -220,33 +226,30 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
     size = max(len(classes), 1)
     choices, mean, spread, with_digits = _choices_in(text[reading.choices_at :])
     context = max(0, features.approx_tokens - int(estimated_tokens(features.text)) - 4)
-    lists = _CLASS_OF_BUCKET[reading.hashes & np.uint32(BUCKETS - 1)].tobytes()
-    listed = list(map(lists.count, range(len(_WORDS_COUNTED) + 1)))
-    logs = np.log1p(
-        [
-            len(features.text),
-            spaces + lines,
-            lines,
-            questions,
-            choices,
-            reading.choices_at,
-            mean,
-            spread,
-            context,
-            features.turns,
-            features.tools,
-            stops + questions,
-            commas,
-            *listed[2:],
-        ]
-    ).tolist()
+    listed = list(map(_CLASS_OF_BUCKET.take(reading.hashes & _BUCKET).tobytes().count, _LISTS))
+    numbers = [
+        len(features.text),
+        spaces + lines,
+        lines,
+        questions,
+        choices,
+        reading.choices_at,
+        context,
+        features.turns,
+        features.tools,
+        stops + questions,
+        commas,
+        *listed[1:],
+    ]
+    logs = [_LOGS[number] if number < len(_LOGS) else float(np.log1p(number)) for number in numbers]
+    lengths = np.log1p([mean, spread]).tolist() if choices else (0.0, 0.0)
     shares = [digits / size, maths / size, brackets / size, capitals / size, non_ascii / size]
     word_count = max(len(words), 1)
     style = [sum(map(len, words)) / word_count, len(set(words)) / word_count]
     code = any(map(text.__contains__, _CODE))
-    request = [*logs[8:11], features.parallel_tools, features.wants_json]
-    topic = [*logs[11:13], listed[1] / word_count, *logs[13:]]
-    return np.array([*logs[:5], *shares, code, *logs[5:8], with_digits, *style, *request, *topic], np.float32)
+    request = [*logs[6:9], features.parallel_tools, features.wants_json]
+    topic = [*logs[9:11], listed[0] / word_count, *logs[11:]]
+    return np.array([*logs[:5], *shares, code, logs[5], *lengths, with_digits, *style, *request, *topic], np.float32)
 
 
 def _choices_in(text: str) -> tuple[int, float, float, float]:
