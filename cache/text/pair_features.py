@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from operator import attrgetter
 from typing import Final, Protocol
 
 from cache.text.normalized_question import NormalizedQuestion, Word, grams_of
+from policies.value_type import value_type
 
 _KEYS: Final[tuple[Callable[[Word], str], ...]] = (attrgetter("text"), attrgetter("root"), attrgetter("sense"))
 """What makes words equal, the plainest first."""
@@ -34,7 +34,7 @@ class WordTable(Protocol):
         """Return the cosine of each word of `left` with each of `right`; 0 where one has no vector."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_type
 class Leftover:
     """The words of either question that have no equal in the other, and how the others matched."""
 

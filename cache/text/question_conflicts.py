@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from operator import attrgetter
 from typing import Final
 
 from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
 from cache.text.pair_features import Leftover, roaming_links
 from cache.text.reading import FAINT, LISTS, QuestionReading
 from cache.text.thesaurus import groups_of, word_set
+
+_TEXT, _NAME = attrgetter("text"), attrgetter("name")
+_OPPOSED, _NEGATED = attrgetter("opposed"), attrgetter("negated")
 
 _WAYS: Final = frozenset({"what", "how", "howto"})
 
@@ -159,7 +163,8 @@ def _ways(asked: frozenset[str]) -> frozenset[str]:
 
 def other_sides(a: NormalizedQuestion | QuestionReading, b: NormalizedQuestion | QuestionReading) -> bool:
     """Return whether they contain opposite sides of an opposition, such as more and less."""
-    return any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in a.poles - b.poles)
+    only = a.poles - b.poles
+    return bool(only) and any(pole ^ 1 in b.poles and pole ^ 1 not in a.poles for pole in only)
 
 
 _JOINING: Final = word_set("and or that but if then whether because so")
@@ -214,9 +219,13 @@ def negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> boo
     An even number of turns says the same: `more patient` and `less impatient`. In other words a `not` may say it too.
     """
     turned = len(a.negations) % 2 != len(b.negations) % 2 or ("against" in a.function) != ("against" in b.function)
-    lessened = _is_less(rest.left) != _is_less(rest.right)
-    opposites = _opposites(*([word for word in side if word.text not in _LESS] for side in (rest.left, rest.right)))
-    if opposites:
+    less, less_too = _is_less(rest.left), _is_less(rest.right)
+    lessened = less != less_too
+    left: Sequence[Word] = rest.left
+    right: Sequence[Word] = rest.right
+    if less or less_too:
+        left, right = ([word for word in side if word.text not in _LESS] for side in (left, right))
+    if opposites := _opposites(left, right):
         return (opposites + lessened + turned) % 2 == 1
     few = min(len(rest.left), len(rest.right)) == 0 and len(rest.left) + len(rest.right) < _FEW
     if other_sides(a, b):
@@ -227,7 +236,7 @@ def negated(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> boo
 
 
 def _is_less(words: Sequence[Word]) -> bool:
-    return any(word.text in _LESS for word in words)
+    return not _LESS.isdisjoint(map(_TEXT, words))
 
 
 def opposite_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
@@ -257,7 +266,7 @@ def _directions(words: Sequence[Word]) -> set[int]:
 
 def _opposites(left: Sequence[Word], right: Sequence[Word]) -> int:
     """Return the number of words on the left whose opposite is on the right."""
-    if not left or not right:
+    if not left or not right or not (any(map(_OPPOSED, left)) or any(map(_NEGATED, (*left, *right)))):
         return 0
     texts = {form for word in right for form in (word.text, word.root)}
     senses = {sense for word in right for sense in word.senses}
@@ -278,14 +287,18 @@ def another_kind(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -
 
 def another_name(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
     """Return whether each has a name that the other has not, and neither stands for the other, as EU does."""
-    names, others = _names(rest.left), _names(rest.right)
-    if not names or not others:
+    if not _has_name(rest.left) or not _has_name(rest.right):
         return False
+    names, others = _names(rest.left), _names(rest.right)
     return not (_stands_for(names, rest.right) or _stands_for(others, rest.left))
 
 
 def name_in_one(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) -> bool:
-    return any(word.name for word in (*rest.left, *rest.right))
+    return _has_name(rest.left) or _has_name(rest.right)
+
+
+def _has_name(words: Sequence[Word]) -> bool:
+    return any(map(_NAME, words))
 
 
 def _names(words: Sequence[Word]) -> list[str]:
@@ -330,6 +343,8 @@ def other_order(a: NormalizedQuestion, b: NormalizedQuestion, rest: Leftover) ->
         return True
     if few and a.passive == b.passive and rest.turned > _TURNED:
         return True
+    if not _has_name(a.words) or not _has_name(b.words):
+        return False
     named = [{(word.text, word.link) for word in gist.words if word.name} for gist in (a, b)]
     roaming = roaming_links(a, b)
     moving = {text for text, link in named[0] & named[1] if link in roaming}
