@@ -75,6 +75,7 @@ class Verdict(NamedTuple):
 
 
 _verdict = from_fields(Verdict)
+_EQUAL: Final = Verdict(1.0, "", "rule")
 
 
 class Scored(Protocol):
@@ -136,21 +137,21 @@ def decide_by(
 
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
-            return Verdict(cosine, "similarity")
+            return _verdict((cosine, "similarity", "", None))
         if verifier is None:
             refused = Pair(stored, asked).refusal(semantic.guards, "strict")
             if not refused and stored != asked and foreign(stored, asked):
                 refused = "script"
             return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and wording(stored) == wording(asked)):
-            return Verdict(1.0, "", "rule")
+            return _EQUAL
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{GUARD}script", "verifier")
         written = stored, asked
         if languages_read is not None:
             stored, asked = languages_read.respelled(stored, asked)
         if written != (stored, asked) and wording(stored) == wording(asked):
-            return Verdict(1.0, "", "rule")
+            return _EQUAL
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
             if not (tongue == other == plainest or (tongue.is_one_of(listed) and other.is_one_of(listed))):
@@ -161,7 +162,7 @@ def decide_by(
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
         if result.refused:
             return _verdict((result.score, f"{GUARD}{result.refused}", "verifier", None))
-        return Verdict(result.score, "similarity" if result.score < least else "", "verifier")
+        return _verdict((result.score, "similarity" if result.score < least else "", "verifier", None))
 
     return decide
 

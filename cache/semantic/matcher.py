@@ -15,6 +15,7 @@ from cache.entry import Lookup, id_of
 from cache.semantic.cross_encoder import Checked
 from cache.semantic.decision import PairScorer, Shortlist, Verdict, decide_by, default_threshold, shortlist
 from cache.text.conversation import LONG, SEPARATOR
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -56,6 +57,11 @@ class Candidates(NamedTuple):
         return self.chosen is not None and bool(self.chosen.doubtful)
 
 
+_best = from_fields(BestNeighbour)
+_candidates = from_fields(Candidates)
+_NO_CANDIDATES: Final = Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
+
+
 class SemanticMatcher:
     """Choose candidates. Without a `verifier` the guards decide; without a `bound` thresholds stay fixed.
 
@@ -86,24 +92,25 @@ class SemanticMatcher:
         """
         semantic, question = policy.semantic, keys.question
         if semantic is None or question is None:
-            return Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
+            return _NO_CANDIDATES
         near = await self._index.current.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
+        if not near:
+            return _NO_CANDIDATES
         # The index alone does not prove that a key belongs to this scope.
         own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         chosen = self._shortlist(semantic, question, own)
         if chosen is not None:
-            best = BestNeighbour(own[chosen.place], chosen.verdict, vetoed=chosen.vetoed)
-            return Candidates(best, chosen, own)
-        refused = "guard: scope" if near else "no_neighbour"
-        return Candidates(BestNeighbour(near[0] if near else None, Verdict(-math.inf, refused)))
+            best = _best((own[chosen.place], chosen.verdict, _NOT_ASKED, chosen.vetoed))
+            return _candidates((best, chosen, own))
+        return Candidates(BestNeighbour(near[0], Verdict(-math.inf, "guard: scope")))
 
     async def check(self, found: Candidates, question: str, semantic: SemanticCache, left_s: float) -> BestNeighbour:
         """Return the best candidate after the cross-encoder, which is asked only where the search leaves it open.
 
         `left_s` is the request's time left in seconds.
         """
-        chosen = found.chosen
-        if chosen is None or not chosen.doubtful or (queue := self._queue_of(semantic)) is None:
+        chosen, queue = found.chosen, self._cross_encoder
+        if chosen is None or not chosen.doubtful or queue is None:
             return found.best
         pairs = [(found.near[candidate.place].question, question) for candidate in chosen.doubtful]
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
@@ -123,27 +130,27 @@ class SemanticMatcher:
         return None if chosen is None else Candidates(BestNeighbour(near[chosen.place], chosen.verdict), chosen, near)
 
     def _shortlist(self, semantic: SemanticCache, question: str, near: Sequence[Neighbour]) -> Shortlist | None:
-        queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
+        if not near:
+            return None
+        queue, verifier = self._models_of(semantic)
         if queue is None:
             most, decide = 0, decide_by(semantic, verifier)
         else:
             most = semantic.cross_encoder.candidates
             decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
-        pairs = [(neighbour.question, neighbour.similarity) for neighbour in near]
         taken_apart = len(question) >= LONG or question[:1] == SEPARATOR
         if taken_apart and self._turn_by_turn is not None:
             decide = self._turn_by_turn(decide, semantic)
-        return shortlist(decide, question, pairs, most)
+        return shortlist(decide, question, [candidate[1:] for candidate in near], most)
 
-    def _verifier_of(self, semantic: SemanticCache) -> PairScorer | None:
-        return None if semantic.verify == "none" else self._verifier
-
-    def _queue_of(self, semantic: SemanticCache) -> PairQueue | None:
-        return self._cross_encoder if semantic.verify == "default" else None
+    def _models_of(self, semantic: SemanticCache) -> tuple[PairQueue | None, PairScorer | None]:
+        """Return the cross-encoder and the verifier, as far as the surface lets them decide."""
+        verify = semantic.verify
+        return self._cross_encoder if verify == "default" else None, None if verify == "none" else self._verifier
 
     def _strict(self, semantic: SemanticCache) -> float:
         """Return the threshold that applies without labels."""
-        queue, verifier = self._queue_of(semantic), self._verifier_of(semantic)
+        queue, verifier = self._models_of(semantic)
         strict = None if queue is None else queue.strict
         return default_threshold(semantic, verifier, screening=queue is not None, strict=strict)
 

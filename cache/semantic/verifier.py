@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -139,7 +140,9 @@ class Verifier:
         """Score threshold used until the live error rate has been measured."""
         self.version = version
         self._trees = trees
-        self._steps = steps
+        self._margins: list[float]
+        self._scores: list[float]
+        self._margins, self._scores = steps.tolist()
         self._table = table
         self._read = read
 
@@ -187,7 +190,12 @@ class Verifier:
 
     def _calibrated(self, margin: float) -> float:
         """Interpolate the isotonic calibration; it never reaches 0 or 1, so that thresholds can rank high scores."""
-        return float(np.interp(margin, self._steps[0], self._steps[1]))
+        margins, scores = self._margins, self._scores
+        after = bisect_right(margins, margin)
+        if not 0 < after < len(margins):
+            return scores[min(after, len(scores) - 1)]
+        low, score = margins[after - 1], scores[after - 1]
+        return (scores[after] - score) / (margins[after] - low) * (margin - low) + score
 
 
 def trees_from(tensors: Mapping[str, NDArray[Any]]) -> Trees:
