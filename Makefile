@@ -83,8 +83,8 @@ format: $(VENV)/.dev ## Let ruff format and sort
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: bench
-bench: $(VENV)/.dev ## Measure against a direct call and bare proxies (ARGS="--help")
-	@$(BIN)/python -m tests.bench $(ARGS)
+bench: $(VENV)/.dev ## Measure what this tree costs beside another commit (ARGS="--help")
+	@$(BIN)/python -m tests.bench.against $(ARGS)
 
 .PHONY: budgets
 budgets: $(VENV)/.dev ## Count what each path of a request costs, and hold it against its limits (ARGS="--help")
@@ -99,8 +99,8 @@ coverage: $(VENV)/.dev $(NODE_TEST)/node_modules/.installed ## Measure which bra
 	@COVERAGE_FOLDER=$(CURDIR)/build/coverage $(BIN)/python -m tests.bench.covered $(ARGS)
 
 .PHONY: bench-peers
-bench-peers: $(VENV)/.dev ## Measure LiteLLM, Portkey and TensorZero in the same rounds (ARGS="--quick")
-	@$(BIN)/python -m tests.bench.peers $(ARGS)
+bench-peers: $(VENV)/.dev ## The same with LiteLLM, Portkey and TensorZero in the same rounds (ARGS="--quick")
+	@$(BIN)/python -m tests.bench.against --peers $(ARGS)
 
 .PHONY: clients
 clients: $(CLIENT_VENVS:=/.installed) $(CLIENTS)/node/node_modules/.installed $(CLIENTS)/cli/node_modules/.installed ## Install the clients of tests/clients, in environments of their own (2 GB)

@@ -68,15 +68,20 @@ class Row:
 
 ROWS: Final = (
     Row("full", "full path: CPU", "full_cpu_us", "us", 0.55, 0.45, beside_peer=(4.1, 3.4)),
-    Row("full", "full path: p99 added, c = 1", "p99_c1_ms", "ms", 0.6, 0.4),
-    Row("full", "full path: p99 added, c = 64", "p99_c64_ms", "ms", 0.25, 0.1),
+    Row("full", "full path: p50 added, c = 1", "full_p50_c1_ms", "ms"),
+    Row("full", "full path: p99 added, c = 1", "full_p99_c1_ms", "ms", 0.6, 0.4),
+    Row("full", "full path: p50 added, c = 64", "full_p50_c64_ms", "ms"),
+    Row("full", "full path: p99 added, c = 64", "full_p99_c64_ms", "ms", 0.25, 0.1),
     Row("words", "full path, ten random words: CPU", "words_cpu_us", "us"),
     Row("bare", "bare: CPU", "bare_cpu_us", "us", 0.7, 0.5),
+    Row("bare", "bare: p50 added, c = 1", "bare_p50_c1_ms", "ms"),
     Row("exact", "exact hit: CPU", "exact_cpu_us", "us", 0.8, 0.65),
+    Row("exact", "exact hit: p50, c = 1", "exact_p50_c1_ms", "ms"),
     Row("rule", "semantic hit by rule: CPU", "rule_cpu_us", "us", 0.6, 0.45),
     Row("model", "semantic hit by the cross-encoder: CPU", "model_cpu_us", "us", 0.6, 0.4),
     Row(STREAM, "stream: added TTFT, c = 16", "ttft_ms", "ms", 0.6, 0.4),
     Row(STREAM, "stream: CPU of a chunk", "chunk_us", "us"),
+    Row(STREAM, "stream held to its end: CPU of a chunk", "judged_us", "us"),
     Row("memory", "worker after 10,000 requests: RSS", "rss_mb", "MB", 0.7, 0.5),
     Row("lookup", "look-up among 20,000: CPU", "lookup_cpu_ms", "ms", 0.5, 0.3),
     Row("start", "serve to its first 200: CPU", "start_cpu_s", "s", 0.6),
@@ -101,10 +106,10 @@ ROWS: Final = (
     *(Row(name, f"full path, {name[5:]}: CPU", f"{name}_cpu_us", "us") for name in TEXTS),
 )
 GROUPS: Final = {
-    "full": "full path of natural questions, paragraphs and pages in three languages: CPU at c = 16; p99 at c = 1, 64",
+    "full": "full path of natural questions, paragraphs and pages in three languages: CPU at c = 16; p50, p99",
     "words": "full path of ten random words, which no language takes for its own",
-    "bare": "no cache, no classifier",
-    "exact": "a stored answer to the same request",
+    "bare": "no cache, no classifier: CPU; p50 at c = 1",
+    "exact": "a stored answer to the same request: CPU; p50 at c = 1, whole",
     "rule": "a stored answer to the same words, spaced otherwise",
     "model": "a stored answer to the same question in words that the cross-encoder has to read (c = 4)",
     STREAM: "time to the first token at c = 16, and CPU of a chunk",
@@ -208,7 +213,9 @@ def as_text(lines: Sequence[Line], samples: Samples, notes: Sequence[str]) -> st
         quartiles = f"{line.ratio.low:.2f}-{line.ratio.high:.2f}" if line.ratio.rounds > 1 else ""
         goals = f"{_short(row.target):>8}{_short(row.aim):>6}{_short(line.to_peer):>14}"
         remarks = "  ".join(part for part in (line.state(), line.remark()) if part)
-        text.append(f"{row.what + ', ' + row.unit:42}{figures}{quartiles:>14}{goals}  {remarks}".rstrip())
+        text.append(
+            f"{', '.join(filter(None, (row.what, row.unit))):42}{figures}{quartiles:>14}{goals}  {remarks}".rstrip()
+        )
     if theirs := samples.get("peer_cpu_us"):
         text += ["", "CPU of a request at c = 16, us: " + ", ".join(
             f"{name} {statistics.median(values):.1f}" for name, values in theirs.items()

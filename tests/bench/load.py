@@ -18,7 +18,7 @@ from pathlib import Path
 import uvloop
 
 from tests.bench.prompts import as_line
-from tests.bench.rig import HERE, Meter, Rig, Service, tool
+from tests.bench.rig import HERE, Meter, Service, tool
 from tests.support.gateway import environment
 
 _SYSTEM = (
@@ -95,20 +95,6 @@ class Load:
     failed: int
     strayed: int
     """Replies that went another path; counted for a subject that is `reworded` or has `texts`."""
-
-
-def subjects(rig: Rig) -> list[Subject]:
-    """Everything that is compared, in the order of a round."""
-    yardsticks = [Subject("direct", rig.direct), Subject("nginx", rig.nginx), Subject("raw", rig.raw)]
-    if rig.gateway is None:
-        return yardsticks
-    return [
-        *yardsticks,
-        Subject("bare", rig.gateway, path="direct"),
-        Subject("exact", rig.gateway, model="full", path="cache-exact"),
-        Subject("semantic", rig.gateway, model="near", reworded=True, path="cache-semantic"),
-        Subject("full", rig.gateway, model="full", unique=True, path="direct"),
-    ]
 
 
 def run_wrk(subject: Subject, folder: Path, connections: int, seconds: float, seed: int, think_ms: float = 0.0) -> Load:

@@ -1,21 +1,17 @@
-"""Other gateways in the same rounds as ours: `python -m tests.bench.peers [--quick] [--json] [--rounds N]`.
+"""Other gateways in the same rounds as ours: `python -m tests.bench.against --peers`.
 
-Behind `make bench-peers`. LiteLLM, Portkey and TensorZero are installed from the package registries under
-`build/peers`, which `make clean` removes, and each runs as one process on the gateway's core over the raw upstream. A
-peer that cannot be installed, started or measured is a row that says why. Ours and the yardsticks are those of
-`tests.bench`.
+LiteLLM, Portkey and TensorZero are installed from the package registries under `build/peers`, which `make clean`
+removes, and each runs as one process on the gateway's core over the raw upstream. A peer that cannot be installed or
+started is a line that says why.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import json
 import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -24,10 +20,8 @@ from pathlib import Path
 import yaml
 
 from tests.bench import measure
-from tests.bench.load import Subject, subjects
-from tests.bench.measure import Figures, Plan
-from tests.bench.report import NAMES
-from tests.bench.rig import MissingTools, Service, choose_cores, listens, on_core, require_tools, rig, stopped
+from tests.bench.load import Subject
+from tests.bench.rig import Service, listens, stopped
 from tests.support.gateway import ROOT, environment, free_port
 from tests.support.wait import until
 
@@ -35,15 +29,6 @@ HOME = ROOT / "build" / "peers"
 _INSTALL_S = 900
 _START_S = 90
 _WARM = 20
-_COLUMNS = (
-    ("CPU", "x_raw_cpu_us"),
-    ("p50 c=1", "x_raw_latency_p50_c1_ms"),
-    ("p99 c=1", "x_raw_latency_p99_c1_ms"),
-    ("p50 c=16", "x_raw_latency_p50_c16_ms"),
-    ("p99 c=16", "x_raw_latency_p99_c16_ms"),
-)
-QUICK = Plan(rounds=1, throughput_s=2, latency_s=2, stream_s=0, concurrencies=(1, 16), half_load=False)
-FULL = Plan(rounds=5, throughput_s=3, latency_s=3, stream_s=0, concurrencies=(1, 16), half_load=False)
 
 
 class Unavailable(Exception):
@@ -249,86 +234,3 @@ def running(
         except Unavailable as why:
             missing[peer.name] = str(why)
     return subjects
-
-
-def run(plan: Plan, home: Path, say: measure.Say) -> tuple[dict[str, Figures], dict[str, str]]:
-    """The medians of every subject, and why each missing peer is missing."""
-    folders, missing = installed(home, say)
-    cores = choose_cores()
-    with tempfile.TemporaryDirectory(prefix="tierline-peers-") as temporary, ExitStack() as stack:
-        folder = Path(temporary)
-        steps = stack.enter_context(rig(folder, cores))
-        ours = subjects(steps)
-        measure.check(ours, folder, 0)
-        with on_core(cores.gateway):
-            theirs = list(running(folders, ours[0], stack, missing, say).values())
-        rounds = [_round(ours, theirs, folder, plan, number, missing, say) for number in range(plan.rounds)]
-    kept = [{name: one for name, one in found.items() if name not in missing} for found in rounds]
-    return measure.medians(kept), missing
-
-
-def _round(
-    ours: Sequence[Subject],
-    theirs: Sequence[Subject],
-    folder: Path,
-    plan: Plan,
-    number: int,
-    missing: dict[str, str],
-    say: measure.Say,
-) -> dict[str, Figures]:
-    """One round; a peer that cannot be measured in it becomes missing."""
-    found: dict[str, Figures] = {}
-    for place, subject in enumerate([*ours, *theirs]):
-        if subject.name in missing:
-            continue
-        say(f"round {number + 1} of {plan.rounds}: {subject.name}")
-        try:
-            found[subject.name] = measure.requests(subject, folder, plan, number * 100 + place)
-        except (OSError, ValueError, subprocess.CalledProcessError) as error:
-            if subject in ours:
-                raise
-            missing[subject.name] = f"it ended in round {number + 1}: {_last_line(str(error))}"
-    return measure.beside_raw(found)
-
-
-def as_text(found: Mapping[str, Figures], missing: Mapping[str, str]) -> str:
-    """A row for each subject: ratios to the raw proxy in the same rounds, or why there are none."""
-    lines = [
-        "x raw ASGI + aiohttp in the same round, median of the rounds. CPU per request at c = 16.",
-        f"{'':22}" + "".join(f"{title:>10}" for title, _ in _COLUMNS) + f"{'req/s c=16':>12}{'failed':>8}",
-    ]
-    for name, figures in found.items():
-        cells = (f"{figures[key]:>10.2f}" if key in figures else f"{'':10}" for _, key in _COLUMNS)
-        row = f"{NAMES.get(name, name):22}" + "".join(cells)
-        lines.append(f"{row}{figures['per_second']:>12,.0f}{figures['failed']:>8.0f}")
-    if strayed := found.get("semantic", {}).get("strayed"):
-        lines.append(f"In a round {strayed:.0f} requests for a semantic hit got none.")
-    lines += [f"{name:22}not measured: {why}" for name, why in missing.items()]
-    return "\n".join(lines)
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Installs, measures and prints; 2 when a tool is missing, 1 when one of ours is not what it is measured for."""
-    parser = argparse.ArgumentParser(prog="make bench-peers", description="Other gateways in the same rounds.")
-    parser.add_argument("--quick", action="store_true", help="one short round")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--rounds", type=int, metavar="N", help="how many times round")
-    asked = parser.parse_args(arguments)
-    plan = QUICK if asked.quick else FULL
-    if asked.rounds:
-        plan = dataclasses.replace(plan, rounds=asked.rounds)
-    try:
-        require_tools()
-        found, missing = run(plan, HOME, lambda line: print(line, file=sys.stderr, flush=True))
-    except MissingTools as lacking:
-        print(lacking, file=sys.stderr)
-        return 2
-    except measure.NotAsMeant as wrong:
-        print(f"not measured: {wrong}", file=sys.stderr)
-        return 1
-    print(json.dumps({"requests": found, "missing": missing}, indent=2) if asked.json else as_text(found, missing))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,6 @@ import yaml
 from tests.support.gateway import ROOT, Gateway, config, environment, running, write_policies
 from tests.support.ports import free_port
 from tests.support.processes import descendants
-from tests.support.store import local_store
 from tests.support.wait import until
 
 HERE = Path(__file__).parent
@@ -91,18 +90,6 @@ class Service:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rig:
-    """Everything a run talks to. Without `gateway`, the yardsticks alone."""
-
-    cores: Cores
-    store_url: str
-    direct: Service
-    nginx: Service
-    raw: Service
-    gateway: Service | None
-
-
 def choose_cores() -> Cores:
     """Two of the cores this process may use."""
     usable = sorted(os.sched_getaffinity(0))
@@ -132,21 +119,6 @@ def on_core(core: int) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-@contextmanager
-def rig(folder: Path, cores: Cores, ours: bool = True) -> Iterator[Rig]:
-    """All services, started and answering, the gateway if `ours`; this process joins the load's core."""
-    os.sched_setaffinity(0, {cores.load})
-    with ExitStack() as stack:
-        direct = stack.enter_context(raw_model())
-        upstream = direct.port
-        store = stack.enter_context(local_store())
-        with on_core(cores.gateway):
-            nginx = stack.enter_context(nginx_proxy(folder / "nginx", upstream))
-            raw = stack.enter_context(raw_proxy(upstream))
-            gateway = stack.enter_context(bench_gateway(folder / "gateway", upstream, store.url)) if ours else None
-        yield Rig(cores, store.url, direct, nginx, raw, gateway_service(gateway) if gateway else None)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tests.bench.builds import Build
 from tests.bench.load import Load, Subject, run_wrk
 from tests.bench.measure import NotAsMeant, Say, ask
 from tests.bench.prompts import LANGUAGES, LENGTHS, natural, rewordings, stored
-from tests.bench.rig import Cores, Service, bench_gateway, gateway_service, nginx_proxy, on_core, raw_model
+from tests.bench.rig import Cores, Service, bench_gateway, gateway_service, nginx_proxy, on_core, raw_model, raw_proxy
 from tests.bench.streams import Shape, watch
 from tests.support.gateway import Gateway
 from tests.support.store import local_store
@@ -38,17 +38,18 @@ STREAM: Final = "stream"
 _TRIES: Final = 3
 _STAGES: Final = {"rule": "rule", "model": "cross_encoder"}
 """What decides on a hit."""
-_P99_AT: Final = (1, 64)
+_LATENCIES_AT: Final = {"full": (1, 64), "bare": (1,), "exact": (1,)}
+"""Connections at which latencies are measured: what is added to the model server's own, and all of an exact hit."""
 _STRAYED: Final = 0.02
 """Share of replies that may have gone another way before a figure is worth nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """All that answers: the model server itself, nginx before it, a gateway of each build, and peers."""
+    """All that answers: the model server itself, proxies before it, a gateway of each build, and peers."""
 
     direct: Subject
-    nginx: Subject
+    proxies: Sequence[Subject]
     builds: Mapping[str, Build]
     gateways: Mapping[str, Gateway]
     stores: Mapping[str, str]
@@ -81,6 +82,7 @@ def stand(folder: Path, builds: Sequence[Build], cores: Cores, with_peers: bool,
         direct = Subject("direct", upstream)
         with on_core(cores.gateway):
             nginx = Subject("nginx", stack.enter_context(nginx_proxy(folder / "nginx", upstream.port)))
+            raw = Subject("raw ASGI + aiohttp", stack.enter_context(raw_proxy(upstream.port)))
             stores = {build.name: store.url.replace("/0", f"/{number}") for number, build in enumerate(builds)}
             gateways = {
                 build.name: stack.enter_context(
@@ -97,7 +99,7 @@ def stand(folder: Path, builds: Sequence[Build], cores: Cores, with_peers: bool,
             }
             theirs = peers.running(folders, direct, stack, missing, say)
         named = {build.name: build for build in builds}
-        yield Stand(direct, nginx, named, gateways, stores, theirs, missing)
+        yield Stand(direct, (nginx, raw), named, gateways, stores, theirs, missing)
 
 
 def subject_of(way: str, service: Service, scope: str) -> Subject:
@@ -146,14 +148,15 @@ class Rounds:
                     self._requests(way, name, subject_of(way, service, f"Round {number}, {way}."), number, base)
 
     def _yardsticks(self, number: int, ways: Sequence[str]) -> dict[str, float]:
-        """Measure nginx and the peers; return what the model server alone takes."""
+        """Measure proxies and peers; return what the model server alone takes."""
         base: dict[str, float] = {}
         if STREAM in ways:
             base["ttft"] = _ttft_ms(self.there.direct, self.length)
-        if "full" in ways:
-            base |= {f"p99_c{c}": self._wrk(self.there.direct, c, number).p99_ms for c in _P99_AT}
+        for connections in {c for way in ways for c in _LATENCIES_AT.get(way, ())}:
+            load = self._wrk(self.there.direct, connections, number)
+            base |= {f"p50_c{connections}": load.p50_ms, f"p99_c{connections}": load.p99_ms}
         if set(ways) - {STREAM}:
-            for subject in (self.there.nginx, *self.there.peers.values()):
+            for subject in (*self.there.proxies, *self.there.peers.values()):
                 self.say(subject.name)
                 self.samples["peer_cpu_us"][subject.name].append(self._wrk(subject, MANY, number).cpu_us)
         return base
@@ -171,13 +174,15 @@ class Rounds:
         load = self._wrk(subject, _PAIRS_AT_ONCE if way == "model" else MANY, number)
         self._judge(way, name, load)
         self.samples[f"{way}_cpu_us"][name].append(load.cpu_us)
-        if way == "full":
-            for connections in _P99_AT:
-                own = replace(subject, scope=f"{subject.scope} {connections}")
-                load = self._wrk(own, connections, number)
-                self._judge(way, name, load)
-                added = load.p99_ms - base[f"p99_c{connections}"]
-                self.samples[f"p99_c{connections}_ms"][name].append(added)
+        for connections in _LATENCIES_AT.get(way, ()):
+            own = subject if way == "exact" else replace(subject, scope=f"{subject.scope} {connections}".strip())
+            load = self._wrk(own, connections, number)
+            self._judge(way, name, load)
+            less = (
+                {"p50": 0.0, "p99": 0.0} if way == "exact" else {p: base[f"{p}_c{connections}"] for p in ("p50", "p99")}
+            )
+            for quantile, value in (("p50", load.p50_ms), ("p99", load.p99_ms)):
+                self.samples[f"{way}_{quantile}_c{connections}_ms"][name].append(value - less[quantile])
 
     def _check_stage(self, way: str, name: str) -> None:
         """Raise NotAsMeant unless the trace of the latest request says that it was decided where this way has it."""
@@ -198,6 +203,10 @@ class Rounds:
         self.samples["ttft_ms"][name].append(_ttft_ms(subject, self.length) - base["ttft"])
         chunks = watch(subject, Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s)
         self.samples["chunk_us"][name].append(chunks.cpu_us_per_chunk)
+        held = watch(
+            replace(subject, model="judged"), Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s
+        )
+        self.samples["judged_us"][name].append(held.cpu_us_per_chunk)
 
     def _wrk(self, subject: Subject, connections: int, number: int) -> Load:
         seconds = self.length.throughput_s if connections == MANY else self.length.latency_s

@@ -9,15 +9,14 @@ from pathlib import Path
 import openai
 import pytest
 
-from tests.bench import __main__ as bench
-from tests.bench import measure, rig
+from tests.bench import rig
+from tests.bench.live import __main__ as live
 from tests.bench.live import table
 from tests.bench.live.behaviour import Behaviour, Spread, script
 from tests.bench.live.client import Answer, Ask
 from tests.bench.live.scenario import recovery_s
 from tests.bench.load import PROMPT, NotAsMeant, Subject, fresh_prompt, send
 from tests.bench.prompts import natural
-from tests.bench.report import Found, as_json, as_text
 from tests.bench.rig import Service
 from tests.bench.streams import Shape, watch
 
@@ -58,63 +57,6 @@ def test_requests_are_sent_once_each(upstream: Service) -> None:
         send(proxy.port, [subject.request("hi")])
 
 
-def test_missing_tools_are_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without wrk or nginx there is one line that says what to install."""
-    monkeypatch.setattr(rig, "tool", lambda command: None)
-    assert bench.main(["--quick"]) == 2
-    assert "apt-get install wrk nginx-light" in capsys.readouterr().err
-
-
-START = {"start_s": 0.5, "least_start_s": 0.4, "cpu_s": 0.4, "least_cpu_s": 0.35}
-START |= {"rss_mb": 110.0, "pss_mb": 70.0, "uss_mb": 60.0}
-
-
-def test_figures_stand_beside_their_goals() -> None:
-    """A figure over its target says so, and ratios are to the bare proxy of the same run."""
-    requests = {
-        name: {
-            "per_second": 1e6 / cpu,
-            "cpu_us": cpu,
-            "x_raw_cpu_us": cpu / 80,
-            "added_p50_c1_ms": 0.2,
-            "added_p99_c1_ms": 0.9,
-            "failed": 0.0,
-            "core": 1.0,
-        }
-        for name, cpu in {"direct": 10.0, "raw": 80.0, "bare": 140.0, "semantic": 180.0, "full": 480.0}.items()
-    }
-    found = Found(requests, {}, {"static": START | {"cpu_s": 1.5, "rss_mb": 140.0}})
-    text = as_text(found)
-    assert any("full path: CPU" in line and line.endswith("OVER") for line in text.splitlines())
-    assert any("bare: CPU" in line and line.endswith("  met") for line in text.splitlines())
-    assert any("semantic hit: CPU" in line and line.endswith("aim met") for line in text.splitlines())
-    assert "python -m tests.bench.many" in text
-    assert as_json(found)["cpu_to_raw"] == {"raw": 1.0, "bare": 1.75, "semantic": 2.25, "full": 6.0}
-    assert {goal["what"]: goal["met"] for goal in as_json(found)["goals"]} == {
-        "bare: CPU": True,
-        "semantic hit: CPU": True,
-        "full path: CPU": False,
-        "p99 added at c = 1, bare, ms": True,
-        "p99 added at c = 1, full path, ms": True,
-        "start to the first reply, s": True,
-        "start to the first reply, s of CPU": False,
-        "idle memory of the gateway, RSS, MB": False,
-    }
-    assert "static embedding         0.50   0.40    1.50   0.35      140      70      60" in text
-    assert not found.all_met()
-    assert Found({}, {}, {"static": START}).all_met()
-
-
-def test_ratios_are_taken_within_a_round() -> None:
-    """A round on a slow minute has the same ratio as one on a fast minute; what the raw proxy lacks has none."""
-    rounds = [
-        measure.beside_raw({"raw": {"cpu_us": raw, "failed": 0.0}, "bare": {"cpu_us": 2 * raw, "failed": 0.0}})
-        for raw in (50.0, 100.0, 400.0)
-    ]
-    bare = measure.medians(rounds)["bare"]
-    assert bare == {"cpu_us": 200.0, "failed": 0.0, "x_raw_cpu_us": 2.0}
-
-
 @pytest.mark.parametrize("kind", ["unique", "reworded", "natural"])
 def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) -> None:
     """A new prompt is new, and a reworded one is the fixed one but for its spaces."""
@@ -130,7 +72,7 @@ def test_prompts_of_a_kind_differ(kind: str, tmp_path: Path, upstream: Service) 
 @pytest.mark.long
 def test_the_live_part_measures_real_streams(capsys: pytest.CaptureFixture[str]) -> None:
     """Streams that are committed and streams that escalate are measured on both sides; neither takes ages."""
-    assert bench.main(["--quick", "--json", "--live", "commit", "escalated"]) == 0
+    assert live.main(["commit", "escalated", "--quick", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["live"]
     assert {row["scenario"] for row in rows} == {"commit", "escalated"}
     assert all(row["figures"]["n"] >= 5 for row in rows)

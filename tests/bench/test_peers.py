@@ -57,11 +57,3 @@ def test_a_peer_that_ends_at_its_start_says_why(tmp_path: Path) -> None:
     absent = Peer("Absent", "pip", (), lambda folder, upstream: Start([str(tmp_path / "none")], 1))
     with pytest.raises(Unavailable, match="does not start"), peers.started(absent, tmp_path, UPSTREAM):
         pass
-
-
-def test_a_missing_peer_is_a_row() -> None:
-    """It stands below those that were measured, with its reason."""
-    figures = {"x_raw_cpu_us": 1.0, "per_second": 7000.0, "failed": 0.0}
-    lines = peers.as_text({"raw": figures}, {"Portkey": "npm is not installed"}).splitlines()
-    assert lines[-2].startswith("raw ASGI + aiohttp") and "1.00" in lines[-2]
-    assert lines[-1].split(maxsplit=1) == ["Portkey", "not measured: npm is not installed"]
