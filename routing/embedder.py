@@ -18,7 +18,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, compress, repeat
+from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -191,15 +192,17 @@ class StaticEmbedder:
             return self._read([text])[0]
         words = _WORD.findall(f" {text}")
         known = self._tokens_of
-        tokens = [known.get(word, _UNREAD) for word in words]
+        tokens = list(map(known.get, words, repeat(_UNREAD)))
         if not all(tokens):
             # Another thread may clear the table at any time, so what was found is not looked up again.
-            new = list({word for word, found in zip(words, tokens, strict=True) if not found})
-            read = dict(zip(new, self._read([word[1:] for word in new]), strict=True))
+            new = dict.fromkeys(compress(words, map(not_, tokens)), _UNREAD)
             if len(known) + len(new) > _MOST_WORDS:
                 known.clear()
-            known.update({word: ids for word, ids in read.items() if len(word) <= _LONGEST_WORD})
-            tokens = [found or read[word] for word, found in zip(words, tokens, strict=True)]
+            for word, ids in zip(new, self._read([word[1:] for word in new]), strict=True):
+                new[word] = ids
+                if len(word) <= _LONGEST_WORD:
+                    known[word] = ids
+            tokens = [found or new[word] for word, found in zip(words, tokens, strict=True)]
         return list(chain.from_iterable(tokens))
 
     def _read(self, texts: list[str]) -> list[list[int]]:
