@@ -240,8 +240,6 @@ class Rows:
 
     def sweep(self, now: float) -> None:
         """Remove expired rows, as many as a millisecond allows."""
-        if now < self._sweep_at:
-            return
         expires = self._expires[: len(self._keys)]
         gone = np.flatnonzero(expires <= now)
         for key in [self._keys[row] for row in gone[:_SWEPT_AT_ONCE]]:
@@ -251,10 +249,12 @@ class Rows:
 
     def nearest(self, vector: Vector, k: int, at_least: float, now: float) -> list[Neighbour]:
         """Return up to `k` entries that live at `now`, nearest first; see `SemanticIndex.nearest`."""
-        self.sweep(now)
-        if not self._keys:
+        if self._sweep_at <= now:
+            self.sweep(now)
+        count = len(self._keys)
+        if not count:
             return []
-        rows = self._candidates(vector)
+        rows = slice(count) if count <= _CANDIDATES else self._candidates(vector, count)
         scores = self._scratch.products(self._vectors, rows, vector.astype(np.float32, copy=False))
         scores *= np.float32(1 / _SCALE)
         if self._soonest <= now:
@@ -271,11 +271,8 @@ class Rows:
             found.append(_neighbour((self._keys[row], self._questions[row], similarity)))
         return found
 
-    def _candidates(self, vector: Vector) -> NDArray[np.intp] | slice:
-        """Return the rows to compare exactly: all if they are few, else those with the nearest sketches."""
-        count = len(self._keys)
-        if count <= _CANDIDATES:
-            return slice(count)
+    def _candidates(self, vector: Vector, count: int) -> NDArray[np.intp]:
+        """Return the rows with the nearest sketches, which are compared exactly."""
         apart = self._scratch.apart(self._sketches, _sketch(vector, len(self._sketches)), count)
         sample = apart[:: max(1, count // _SAMPLE)].copy()
         sample.sort(kind="stable")  # of so small numbers by their digits, in a fifth of the time of a partition
