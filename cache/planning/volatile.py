@@ -45,7 +45,7 @@ _ASCII_TOKEN: Final = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+(?:[.,:]\d+)*|[%$]")
 """The same as TOKEN for a text in ASCII and lower case, in half the time."""
 _NO_PLAIN_WORD: Final = re.compile(r"[\d_'%$]")
 """What a text in ASCII has if its tokens are not its words."""
-_QUOTE: Final = re.compile(r'["“”«»「」『』„]')
+_QUOTE: Final = re.compile("[“”«»「」『』„]")
 
 
 class VolatileError(ValueError):
@@ -55,20 +55,19 @@ class VolatileError(ValueError):
 class _Script(NamedTuple):
     """How words of a script are cut into parts.
 
-    `shortest` and `longest` part in characters; `spaced`, whether spaces separate words; `word`, characters that count
-    as one word where they do not.
+    `lengths` of the parts in characters; `spaced`, whether spaces separate words; `word`, characters that count as one
+    word where they do not.
     """
 
-    shortest: int = 3
-    longest: int = 5
+    lengths: tuple[int, ...] = (3, 4, 5)
     spaced: bool = True
     word: float = 1.0
 
 
 _ALPHABET: Final = _Script()
-_HANGUL: Final = _Script(1, 3)
-_HAN: Final = _Script(1, 4, False, 2.0)
-_THAI: Final = _Script(2, 6, False, 4.0)
+_HANGUL: Final = _Script((1, 2, 3))
+_HAN: Final = _Script((1, 2, 3, 4), False, 2.0)
+_THAI: Final = _Script((2, 3, 4, 5, 6), False, 4.0)
 
 
 def _script_of(sign: str) -> _Script:
@@ -107,14 +106,11 @@ def token(word: str, bits: int) -> Token:
         return Token((crc32(number.encode()) & mask,), (1.0,), 1.0, number.encode())
     script = _script_of(word[0])
     framed = f"<{word}>" if script.spaced else word
-    signs = list(map(str.encode, framed))
-    digests = [_PART] * len(signs)
-    parts = list[int]()
-    for length in range(1, script.longest + 1):
-        # The CRC-32 of a part goes on from that of the part without its last sign.
-        digests = list(map(crc32, signs[length - 1 :], digests))
-        if length >= script.shortest:
-            parts += [digest & mask for digest in digests]
+    parts = [
+        crc32(framed[at : at + length].encode(), _PART) & mask
+        for length in script.lengths
+        for at in range(len(framed) - length + 1)
+    ]
     if script.spaced:
         value = 1 / math.sqrt(max(1, len(parts)))
         form = word.encode()
@@ -151,7 +147,7 @@ def facts_of(text: str, sentence: str, count: int, bits: int) -> list[int]:
 def facts_of_text(text: str, count: int) -> list[bytes]:
     """Return the facts that hold for each of a text's sentences, of which there are `count`."""
     facts = [_ONE if count == 1 else _SEVERAL]
-    if _QUOTE.search(text):
+    if '"' in text or (not text.isascii() and _QUOTE.search(text)):
         facts.append(_QUOTES)
     if ":" in text:
         facts.append(_COLON)
@@ -171,7 +167,7 @@ def sentences_of(text: str) -> tuple[list[str], int]:
     if end is None or end.end() == len(text):
         sentence = text.strip()
         return ([sentence], 1) if sentence else ([], 0)
-    between = _BETWEEN if _UNSPACED_END.search(text) else _BETWEEN_SPACED
+    between = _BETWEEN_SPACED if text.isascii() or not _UNSPACED_END.search(text) else _BETWEEN
     sentences = [sentence for sentence in map(str.strip, between.split(text)) if sentence]
     count = len(sentences)
     if count > 3:

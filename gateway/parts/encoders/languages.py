@@ -38,6 +38,7 @@ import unicodedata
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -64,8 +65,6 @@ _PARTING: Final = re.compile(r"(?:[^\w\u0e30-\u0e4f.,:+#%&/°$€£¥*=<>@^~\"'�
 """What parts a text without spaced words: spaces and punctuation, but no signs that mean something."""
 _COMPARED: Final = 5
 """Letters by which two words of different endings are taken for one."""
-_LONGEST: Final = 30
-"""Letters of the longest beginning or ending."""
 _END: Final = "$"
 
 Meaning = tuple[str, str]
@@ -131,6 +130,11 @@ class Lexicon:
             if before:
                 phrase = _Phrase(before, last.removesuffix("*"), last[-1] == "*", len(words) - (last == _END), meanings)
                 self._phrases.setdefault(before[0], []).append(phrase)
+        affixes: dict[int, tuple[dict[str, _Meanings], dict[str, _Meanings]]] = {}
+        for entry, meanings in self._entries.items():
+            if (is_ending := entry[0] == "*") != (entry[-1] == "*"):
+                affixes.setdefault(len(entry) - 1, ({}, {}))[is_ending][entry.strip("*")] = meanings
+        self._affixes = sorted(affixes.items(), key=itemgetter(0), reverse=True)
         self._parts = [entry for entry in self._entries if len(entry) > 2 and entry[0] == entry[-1] == "*"]
         self._sizes: dict[str, list[int]] = {}
         for size in sorted({len(entry) for entry in self._entries}, reverse=True):
@@ -254,9 +258,9 @@ class Lexicon:
         entries = self._entries
         if (own := entries.get(word)) is not None:
             return own
-        for size in range(min(len(word), _LONGEST), 0, -1):
-            if (begun := entries.get(f"{word[:size]}*")) or (begun := entries.get(f"*{word[-size:]}")):
-                return begun
+        for size, (beginnings, endings) in self._affixes:
+            if size <= len(word) and (listed := beginnings.get(word[:size]) or endings.get(word[-size:])):
+                return listed
         for part in self._parts:
             if part[1:-1] in word[1:]:
                 return entries[part]
