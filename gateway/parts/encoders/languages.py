@@ -86,13 +86,8 @@ _NOT_LISTED: Final = _Meanings()
 _NEUTRAL: Final = _Meanings.of(("neutral", ""))
 
 
-class _Found(NamedTuple):
-    """An entry, or a word in no list, with its place in the text."""
-
-    text: str
-    meanings: _Meanings
-    start: int
-    end: int
+_Found = tuple[str, _Meanings, int, int]
+"""An entry, or a word in no list, with its place in the text: where it begins and ends, in characters or in words."""
 
 
 class _Phrase(NamedTuple):
@@ -159,7 +154,9 @@ class Lexicon:
         own, numbers, kinds = list[str](), list[str](), list[frozenset[str]]()
         sides = set[Meaning]()
         length = 0
-        for word, meanings in self._read(self._folded(text)):
+        folded = self._folded(text)
+        found = self._found_signs(folded) if self.letters else self._found_words(_UNIT.findall(folded))
+        for word, meanings, _, _ in found:
             kind = meanings.kinds
             if not kind:
                 own.append(word)
@@ -181,12 +178,13 @@ class Lexicon:
         every = frozenset[str]().union(*kinds)
         return ForeignReading(
             numbers=tuple(sorted(numbers)),
-            negated=any("negations" in kind and kind.isdisjoint(self._groups) for kind in kinds),
+            negated="negations" in every
+            and any("negations" in kind and kind.isdisjoint(self._groups) for kind in kinds),
             denied="negations" in every,
             sides=frozenset(sides),
             own=tuple(word if self.letters else word[:_COMPARED] for word in own),
             size=-(-sum(map(len, own)) // self.letters) if self.letters else len(own),
-            meta=sum("meta" in kind for kind in kinds),
+            meta=sum("meta" in kind for kind in kinds) if "meta" in every else 0,
             length=length,
             opens=bool(kinds) and "openers" in kinds[0],
             asks="asking" in (every if self.letters else next((kind for kind in kinds if "openers" not in kind), ())),
@@ -200,55 +198,43 @@ class Lexicon:
         folded = self._folded(text)
         if len(folded) != len(text):
             text = folded
-        found = list(self._found(folded))
+        found: list[_Found]
         if not self.letters:
-            polite = [
-                next((kind for kind in ("please", "greetings") if kind in match.meanings.kinds), "") for match in found
+            units = list(_UNIT.finditer(folded))
+            found = [
+                (word, meanings, units[at].start(), units[end - 1].end())
+                for word, meanings, at, end in self._found_words([unit[0] for unit in units])
             ]
+            polite = [next((kind for kind in ("please", "greetings") if kind in of.kinds), "") for _, of, _, _ in found]
             first = next((at for at, kind in enumerate(polite) if not kind), len(polite))
             last = len(polite) - next((at for at, kind in enumerate(reversed(polite)) if not kind), len(polite))
             polite = [kind if kind == "please" or not first <= at < last else "" for at, kind in enumerate(polite)]
         else:
-            polite = ["" if _AT_EDGES.isdisjoint(match.meanings.kinds) else "please" for match in found]
+            found = list(self._found_signs(folded))
+            polite = ["" if _AT_EDGES.isdisjoint(meanings.kinds) else "please" for _, meanings, _, _ in found]
         pieces, at = [], 0
-        for match, drop in zip(found, polite, strict=True):
-            number = next((value for kind, value in match.meanings.values if kind == "number"), "")
+        for (_, meanings, start, end), drop in zip(found, polite, strict=True):
+            number = next((value for kind, value in meanings.values if kind == "number"), "")
             if drop or number:
-                pieces += [text[at : match.start], number]
-                at = match.end
+                pieces += [text[at:start], number]
+                at = end
         return "".join((*pieces, text[at:]))
 
-    def _found(self, text: str) -> Iterator[_Found]:
-        """Yield what a folded text consists of."""
-        if self.letters:
-            yield from self._found_signs(text)
-            return
-        units = list(_UNIT.finditer(text))
-        for at, size, meanings in self._found_words([unit[0] for unit in units]):
-            yield _Found(units[at][0], meanings, units[at].start(), units[at + size - 1].end())
-
-    def _read(self, text: str) -> Iterator[tuple[str, _Meanings]]:
-        """Yield the same without places, in less time."""
-        if self.letters:
-            return ((match.text, match.meanings) for match in self._found_signs(text))
-        words = _UNIT.findall(text)
-        return ((words[at], meanings) for at, _, meanings in self._found_words(words))
-
-    def _found_words(self, words: list[str]) -> Iterator[tuple[int, int, _Meanings]]:
-        """Yield the place of each entry and of each word in no list, its size in words, and its meanings."""
+    def _found_words(self, words: list[str]) -> Iterator[_Found]:
+        """Yield what words consist of, with places in words."""
         phrases_of, meanings_of = self._phrases.get, self._word
         ended = [*words, _END]
         at, count = 0, len(words)
         while at < count:
-            size, meanings = 1, None
-            for before, last, begins, words_in, meant in phrases_of(words[at], ()):
+            word, size, meanings = words[at], 1, None
+            for before, last, begins, words_in, meant in phrases_of(word, ()):
                 end = at + len(before)
-                if end <= count and ended[at:end] == before:
-                    word = ended[end]
-                    if word.startswith(last) if begins else word == last:
-                        size, meanings = words_in, meant
-                        break
-            yield at, size, meanings or meanings_of(words[at])
+                if end > count or ended[at:end] != before:
+                    continue
+                if ended[end].startswith(last) if begins else ended[end] == last:
+                    size, meanings = words_in, meant
+                    break
+            yield word, meanings or meanings_of(word), at, at + size
             at += size
 
     def _meanings(self, word: str) -> _Meanings:
@@ -278,10 +264,10 @@ class Lexicon:
                 if sign in sizes or text[at : at + 2] in sizes or sign.isascii() or sign in _DIGITS or at == end - 1:
                     entry = self._entry(text, at, first, end, after)
                     yield entry
-                    at = entry.end
+                    at = entry[3]
                 else:
                     at += 1
-                    yield _Found(sign, _NOT_LISTED, at - 1, at)
+                    yield sign, _NOT_LISTED, at - 1, at
 
     def _entry(self, text: str, at: int, first: int, end: int, after: str) -> _Found:
         """Return the longest entry at a place of the part between `first` and `end`, behind which `after` is read; else
@@ -296,16 +282,16 @@ class Lexicon:
                 if meanings is not None:
                     stop = min(stop, end)
                     if at == first or stop == end or meanings.values[0][0] not in _AT_EDGES:
-                        return _Found(text[at:stop], meanings, at, stop)
+                        return text[at:stop], meanings, at, stop
         if text[at].isdecimal() and (large := _LARGE.match(text, at, end)) is not None:
-            return _Found(large[0], _Meanings.of(("number", _large(large[1], large[2]))), at, large.end())
+            return large[0], _Meanings.of(("number", _large(large[1], large[2]))), at, large.end()
         if (numeral := _NUMERALS.match(text, at, end)) is not None and text.startswith(self._counters, numeral.end()):
-            return _Found(numeral[0], _Meanings.of(("number", _value(numeral[0]))), at, numeral.end())
+            return numeral[0], _Meanings.of(("number", _value(numeral[0]))), at, numeral.end()
         sign = _SIGN.match(text, at, end)
         if sign is None:
-            return _Found("", _NEUTRAL, at, at + 1)
+            return "", _NEUTRAL, at, at + 1
         meanings = _Meanings.of(("number", digits(sign[0]))) if sign[0][0].isdecimal() else _NOT_LISTED
-        return _Found(sign[0], meanings, at, sign.end())
+        return sign[0], meanings, at, sign.end()
 
 
 _AT_EDGES: Final = frozenset({"please", "greetings"})
