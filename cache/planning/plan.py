@@ -120,7 +120,10 @@ def fingerprint(
     partition.update(prefixed(embedder.encode()))
     # An empty question differs from none: its length prefix is hashed.
     digest.update(prefixed(question.encode()) + conversation)
-    turns = conversation_of(body["messages"], eligibility.LONGEST_QUESTION, by_turns) if by_turns else None
+    messages = body["messages"]
+    turns = None
+    if by_turns and len(messages) > 1:
+        turns = conversation_of(messages, eligibility.LONGEST_QUESTION, by_turns)
     if turns is None:
         return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
     request["messages"] = turns.messages
