@@ -212,7 +212,8 @@ class Rows:
             size = min(2 * row, self._most) if row < _LAST_DOUBLING else self._most
             self._vectors = _longer(self._vectors, size)
             self._expires = _longer(self._expires, size)
-            self._sketches = np.ascontiguousarray(_longer(self._sketches.T, size).T)
+            sketches, self._sketches = self._sketches, np.zeros((len(self._sketches), size), np.uint64)
+            self._sketches[:, :row] = sketches
         return row
 
     def _take_over(self) -> int:
