@@ -23,9 +23,9 @@ from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import BatchTask
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import completion_text, evidence_of
-from gateway.off_loop import slice_of
 from gateway.request.context import AnswerEnd, Reply, SharedAnswer
 from gateway.telemetry import names
+from gateway.telemetry.sink import slice_of
 from routing.confidence.judge import structural_fault
 
 if TYPE_CHECKING:
