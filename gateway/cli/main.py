@@ -7,7 +7,6 @@ defined in gateway.exit_codes.
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import re
 import shutil
@@ -22,7 +21,7 @@ from types import ModuleType
 from typing import Any, Final, NoReturn
 
 from gateway.cli.actions import add_options_of_actions
-from gateway.cli.commands import CommandError, command_module, help_texts
+from gateway.cli.commands import CommandError, command_module, help_texts, uncollected
 from gateway.exit_codes import HELP, Exit
 from gateway.parts import standard
 from gateway.seams import read_other_languages
@@ -61,11 +60,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     command = help_texts().get(" ".join(words[:2]), help_texts().get(words[0]) if words else None)
     try:
         with _stopped_by_signals():
-            # Importing makes 100,000 objects and hardly any garbage: at the default threshold, 700, 5% of a start.
-            gc.set_threshold(20_000, 20, 50)
-            read_other_languages()
-            module = command_module(name) if name in COMMANDS else None
-            args = _parser(name, module).parse_args(arguments)
+            with uncollected():
+                read_other_languages()
+                module = command_module(name) if name in COMMANDS else None
+                args = _parser(name, module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE
             sys.stdout.flush()
             return code
