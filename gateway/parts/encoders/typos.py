@@ -24,7 +24,7 @@ import re
 import tomllib
 import unicodedata
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import IntEnum
 from functools import lru_cache
 from pathlib import Path
@@ -53,6 +53,8 @@ _BY_ENDINGS: Final = frozenset(_SLIPS["by_endings"])
 _SURE: Final[int] = _SLIPS["sure"]
 _TURNING: Final = tuple(tuple(slip.split()) for slip in _SLIPS["turning"])
 """Beginnings of words of which one turns the others round: `hyper` and `hypo`."""
+_TWO_SIGNS: Final = "İ"
+"""The letter that is two signs in lower case, where a word with it is none."""
 NEVER: Final = 9.0
 """Cost of what is no slip."""
 
@@ -67,21 +69,30 @@ def respelled(stored: str, asked: str) -> tuple[str, str]:
     if not codes or stored == asked:
         return stored, asked
     (word, words, unknown), (other, others, unknown_too) = _read(stored, codes), _read(asked, codes)
-    if word.isascii() == other.isascii() and not (
-        (unknown and _may_slip(unknown, words, others)) or (unknown_too and _may_slip(unknown_too, others, words))
+    if word.isascii() != other.isascii() or _TWO_SIGNS in word or _TWO_SIGNS in other:
+        return _respelled(word, other, codes)
+    if (unknown and _may_slip(unknown - others, others - words, codes)) or (
+        unknown_too and _may_slip(unknown_too - words, words - others, codes)
     ):
-        return word, other
-    return _respelled(word, other, codes)
+        return _respelled(word, other, codes)
+    return word, other
 
 
-def _may_slip(unknown: frozenset[str], words: frozenset[str], others: frozenset[str]) -> bool:
-    """Return whether any unknown word of a text may be a slip of a word that only the other text has."""
-    return any(_alike(word, other) for word in unknown - others for other in others - words)
+def _may_slip(unknown: Collection[str], others: Collection[str], codes: tuple[str, ...]) -> bool:
+    """Return whether any of the unknown words is near one of the others."""
+    for word in unknown:
+        for other in others:
+            if _near(word, other, codes) is not None:
+                return True
+    return False
 
 
-def _alike(word: str, other: str) -> bool:
-    """Return whether words are alike enough for their slips to be counted."""
-    return other[0] == word[0] and abs(len(other) - len(word)) <= 2
+def _near(word: str, other: str, codes: tuple[str, ...]) -> float | None:
+    """Return the cost of the slips that make a word of another; None where they begin otherwise or it is too high."""
+    if other[0] != word[0] or abs(len(other) - len(word)) > 2 or _turned(word, other):
+        return None
+    cost = _cost(word, other)
+    return cost if cost <= _limit(other, codes) else None
 
 
 @lru_cache(maxsize=256)
@@ -178,9 +189,7 @@ def _is_name(word: str, text: str) -> bool:
 
 def _slip_of(word: str, others: _Words, codes: tuple[str, ...]) -> re.Match[str] | None:
     """Return the one of the other words of which this is a slip; None where there is none, or another may be meant."""
-    costs = {other: _cost(word, other) for other in others if _alike(word, other)}
-    costs = {other: cost for other, cost in costs.items() if not _turned(word, other)}
-    near = {other: cost for other, cost in costs.items() if cost <= _limit(other, codes)}
+    near = {other: cost for other in others if (cost := _near(word, other, codes)) is not None}
     if not near:
         return None
     best = min(near, key=near.__getitem__)
