@@ -29,6 +29,7 @@ from cache.text.guards import SWITCHED, Pair
 from cache.text.normalized_question import NormalizedQuestion, gist
 from cache.text.pair_features import FEATURES, WordTable, features
 from cache.text.reading import SCRIPTS
+from policies.tensors import map_file, release, tensors_in
 from policies.value_type import from_fields
 
 WORDS: Final = "words.safetensors"
@@ -65,8 +66,11 @@ class VerifierWords:
     @classmethod
     def load(cls, path: Path) -> VerifierWords:
         """Read words.safetensors: `words`, UTF-8 joined by newlines, as bytes; `vectors`, int8, (words, dimension)."""
-        tensors = _tensors(path)
-        return cls(tensors["words"].tobytes().decode().split("\n"), tensors["vectors"])
+        content = map_file(path)
+        tensors = tensors_in(content)
+        table = cls(tensors["words"].tobytes().decode().split("\n"), tensors["vectors"])
+        release(content)
+        return table
 
     def rarity(self, word: str) -> float:
         """Return 0 for the commonest word, up to 1 for one that is not in the table."""
@@ -162,7 +166,7 @@ class Verifier:
                 f"{folder}: another version, or its two files do not match; rebuild it with "
                 "`python -m tools.train_verifier`"
             )
-        tensors = _tensors(tensors_path)
+        tensors = tensors_in(data)
         scripts = frozenset(map(str, sheet.get("scripts", SCRIPTS)))
         return cls(trees_from(tensors), tensors["steps"], table, float(sheet["strict"]), digest[:12], read, scripts)
 
@@ -219,13 +223,3 @@ def shipped_verifier(embedding: str) -> Path:
 @lru_cache(maxsize=4)
 def _shared_table(path: Path) -> VerifierWords:
     return VerifierWords.load(path)
-
-
-def _tensors(path: Path) -> dict[str, NDArray[Any]]:
-    from safetensors import SafetensorError
-    from safetensors.numpy import load
-
-    try:
-        return load(path.read_bytes())
-    except SafetensorError as error:
-        raise VerifierError(f"{path}: {error}") from None

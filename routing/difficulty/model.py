@@ -33,12 +33,14 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from mmap import mmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from policies.tensors import map_file, release, tensors_in
 from policies.value_type import value_type
 from routing.difficulty.own_heads import OwnHeads
 from routing.difficulty.text_statistics import (
@@ -145,13 +147,13 @@ class DifficultyModel:
     Each of the `kinds` (k) has the groups of heads `groups_of` it, a slice of all groups (g). A group has `tiers` + 1
     logits: each tier is right, cheapest first, and the request is of this group. They are the rows of `vector_weights`
     (rows, dimension), `count_weights` (rows, len(COUNTS)) and `bias` (rows,); the columns of `word_weights`
-    (known + 1, g * tiers) have no logit of the group. `word_places` (BUCKETS,) maps a bucket to its line of
-    `word_weights` and `rarity` (known + 1,); line 0, all zeros, is for buckets without training data. The kernel of the
-    vector and each of `landmarks` (l, dimension) is weighted by `kernel_weights` (tiers, l) in CHAT's logits. `kind_*`
-    (2 k, ...) give the logit of each kind, then for each kind whether a request of it lies in its domain (above 0); the
-    columns of `kind_words` (known + 1, 2 k) weigh the terms that occur, however often. `shift` (k, tiers) moves the
-    tiers' logits from the models of the labels to those in use; `quantiles` (k, 101) are those of each kind's reference
-    prompts' scores without it.
+    (known, g * tiers) have no logit of the group. `word_places` (BUCKETS,) maps a bucket to its line of `word_weights`
+    and `rarity` (known + 1,), whose last, 0, is that of buckets without training data: so any line does for them. The
+    kernel of the vector and each of `landmarks` (l, dimension) is weighted by `kernel_weights` (tiers, l) in CHAT's
+    logits. `kind_*` (2 k, ...) give the logit of each kind, then for each kind whether a request of it lies in its
+    domain (above 0); the columns of `kind_words` (known, 2 k) weigh the terms that occur, however often. `shift`
+    (k, tiers) moves the tiers' logits from the models of the labels to those in use; `quantiles` (k, 101) are those of
+    each kind's reference prompts' scores without it.
 
     `centroids` (m, dimension) are unit vectors, sorted by the kind that each belongs to; `starts` (k,) is the index of
     each kind's first, of which it has at least one. A text is near a kind when its vector's cosine with one of its
@@ -175,7 +177,7 @@ class DifficultyModel:
     kernel_weights: Vector
     kind_vectors: Vector
     kind_counts: Vector
-    kind_words: Vector
+    kind_words: NDArray[np.float16]
     kind_bias: Vector
     shift: Vector
     general_counts: Vector
@@ -203,12 +205,9 @@ class DifficultyModel:
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
         """Read the artefact in `folder`, trained for `embedder` if one is given. Raises ArtefactError."""
-        weights = _checked_weights(folder)
-        from safetensors import SafetensorError
-        from safetensors.numpy import load
-
+        weights, version = _checked_weights(folder)
         try:
-            tensors = load(weights)
+            tensors = tensors_in(weights)
             made = json.loads(_made(weights, folder))
             if "kinds.words" not in tensors:
                 tensors |= _kinds_of_before(tensors)
@@ -219,7 +218,7 @@ class DifficultyModel:
             )
             own = OwnHeads.of(tensors)
             made_for, tiers, kinds = str(made["embedder"]), int(made["tiers"]), tuple(map(str, made["kinds"]))
-        except (SafetensorError, KeyError, ValueError) as error:
+        except (KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
         if counts.shape[1] != len(COUNTS):
             raise ArtefactError(
@@ -227,14 +226,14 @@ class DifficultyModel:
             )
         if embedder is not None and (embedder.name, embedder.dimension) != (made_for, heads.shape[1]):
             raise ArtefactError(f"{folder} was trained on {made_for} vectors, the encoder in use is {embedder.name}")
-        version = hashlib.sha256(weights).hexdigest()[:12]
         ends = np.searchsorted(group_kinds, np.arange(len(kinds) + 1)).tolist()
         return cls(
             made_for,
             version,
             tiers,
             kinds,
-            *_by_bucket(buckets, rarity, words),
+            *_by_bucket(buckets, rarity),
+            word_weights=words,
             vector_weights=heads,
             count_weights=counts,
             bias=bias,
@@ -243,7 +242,7 @@ class DifficultyModel:
             kernel_weights=kernel,
             kind_vectors=kind_vectors,
             kind_counts=kind_counts,
-            kind_words=np.pad(kind_words, ((1, 0), (0, 0))).astype(np.float32),  # all of them are read for each request
+            kind_words=kind_words,
             kind_bias=kind_bias,
             shift=shift,
             general_counts=general_counts,
@@ -318,7 +317,7 @@ class DifficultyModel:
             logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
         lines, weights, _ = terms
         columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
-        words = weights @ self.word_weights.take(lines, axis=0)[:, columns].astype(np.float32)
+        words = weights @ self.word_weights.take(lines, axis=0, mode="clip")[:, columns].astype(np.float32)
         logits[:, :-1] += words.reshape(-1, self.tiers)
         return np.asarray(logits)
 
@@ -333,7 +332,7 @@ class DifficultyModel:
         lines, _, rarity = terms
         clamped = self.count_range.clamped(counts, -1)
         logits = by_vector[: len(self.kind_bias)] + self.kind_counts @ clamped + self.kind_bias
-        logits += rarity @ self.kind_words.take(lines, axis=0)
+        logits += rarity @ self.kind_words.take(lines, axis=0, mode="clip").astype(np.float32)
         among, domains = logits[: len(self.kinds)], logits[len(self.kinds) :]
         if features.has_tools and TOOLS in self.kinds:
             tools = self.kinds.index(TOOLS)
@@ -382,13 +381,11 @@ def _quantile(quantiles: Sequence[float], score: float) -> float:
     return (above - 1 + (score - low) / (high - low)) / (len(quantiles) - 1)
 
 
-def _by_bucket(
-    buckets: NDArray[np.int32], rarity: Vector, weights: NDArray[np.float16]
-) -> tuple[NDArray[np.int32], Vector, NDArray[np.float16]]:
-    """Return `word_places`, and the two tables with a line of zeros in front."""
-    places = np.zeros(BUCKETS, np.int32)
-    places[buckets] = np.arange(1, len(buckets) + 1)
-    return places, np.concatenate([[np.float32(0)], rarity]), np.pad(weights, ((1, 0), (0, 0)))
+def _by_bucket(buckets: NDArray[np.int32], rarity: Vector) -> tuple[NDArray[np.int32], Vector]:
+    """Return `word_places` and `rarity` of an artefact's terms."""
+    places = np.full(BUCKETS, len(buckets), np.int32)
+    places[buckets] = np.arange(len(buckets))
+    return places, np.append(rarity, np.float32(0))
 
 
 def gain_of(probabilities: NDArray[Any]) -> NDArray[Any]:
@@ -409,21 +406,28 @@ def version_in(folder: Path) -> str:
         return ""
 
 
-def _checked_weights(folder: Path) -> bytes:
-    """Return the bytes of the artefact's numbers. Raises ArtefactError if the data sheet's SHA-256 differs."""
+def _checked_weights(folder: Path) -> tuple[bytes | mmap, str]:
+    """Return the artefact's numbers, and their version. Raises ArtefactError if the data sheet's SHA-256 differs.
+
+    Those that ship are mapped; others may be written over while they are in use.
+    """
     try:
-        weights = (folder / WEIGHTS_FILE).read_bytes()
         expected = json.loads((folder / SHEET_FILE).read_bytes())["sha256"]
+        path = folder / WEIGHTS_FILE
+        weights = map_file(path) if folder.parent == shipped_artefact("static").parent else path.read_bytes()
     except OSError as error:
         raise ArtefactError(f"{error.filename} cannot be read: {error.strerror}") from None
     except (ValueError, KeyError, TypeError):
         raise ArtefactError(f"{folder / SHEET_FILE} is not a data sheet: it has no sha256") from None
-    if hashlib.sha256(weights).hexdigest() != expected:
+    digest = hashlib.sha256(weights).hexdigest()
+    if isinstance(weights, mmap):
+        release(weights)
+    if digest != expected:
         raise ArtefactError(f"{folder / WEIGHTS_FILE} is not the file its data sheet describes: the SHA-256 differs")
-    return weights
+    return weights, digest[:12]
 
 
-def _made(weights: bytes, folder: Path) -> str:
+def _made(weights: bytes | mmap, folder: Path) -> str:
     """Return the artefact's own metadata as JSON. Raises ArtefactError where it has an older format."""
     metadata = _metadata(weights)
     for format_ in (OWN_FORMAT, _BEFORE, f"{_BEFORE}+own"):
@@ -447,7 +451,7 @@ def _kinds_of_before(tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[A
     return {**made, "kinds.bias": bias, "kinds.words": np.zeros((known, 2 * kinds), np.float16)}
 
 
-def _metadata(weights: bytes) -> dict[str, str]:
+def _metadata(weights: bytes | mmap) -> dict[str, str]:
     """Return the metadata of a safetensors file: eight bytes of length, a JSON header, then the tensors."""
     length = int.from_bytes(weights[:8], "little")
     metadata: dict[str, str] = json.loads(weights[8 : 8 + length])["__metadata__"]

@@ -33,6 +33,7 @@ from zlib import crc32
 
 from cache.text.languages import ENGLISH, language
 from cache.text.reading import words_spelled_out
+from policies.tensors import map_file, release, tensors_in
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "spelling.json"
 _WORD: Final = re.compile(r"""(?<![\w`"“”„«»./\\@#-])[^\W\d_]{3,32}(?![\w'’`"“”«»/\\@#=<>(-]|\.\w)""")
@@ -325,9 +326,9 @@ def load_words() -> None:
 @lru_cache(maxsize=1)
 def _words() -> Mapping[str, memoryview]:
     """Return the words of each language. Raises ValueError where the two files do not belong together."""
-    from safetensors.numpy import load
-
-    data = SHEET.with_suffix(".safetensors").read_bytes()
-    if hashlib.sha256(data).hexdigest() != json.loads(SHEET.read_bytes())["sha256"]:
+    data = map_file(SHEET.with_suffix(".safetensors"))
+    digest = hashlib.sha256(data).hexdigest()
+    release(data)
+    if digest != json.loads(SHEET.read_bytes())["sha256"]:
         raise ValueError(f"{SHEET}: its sha256 is not that of the table beside it; install both files again")
-    return {code: table.data for code, table in load(data).items()}
+    return {code: table.data for code, table in tensors_in(data).items()}
