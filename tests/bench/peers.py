@@ -69,7 +69,7 @@ def _litellm(folder: Path, upstream: str) -> Start:
     command = [str(folder / "bin" / "litellm"), "--config", str(folder / "config.yaml"), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--num_workers", "1", "--telemetry", "False"]
     local = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
-    return Start(command, port, {**local, "LITELLM_LOG": "ERROR"})
+    return Start(command, port, {**local, "LITELLM_RUST": "true", "LITELLM_LOG": "ERROR"})
 
 
 def _portkey(folder: Path, upstream: str) -> Start:
@@ -119,7 +119,7 @@ PEERS = (
             "x-portkey-custom-host": upstream,
         },
     ),
-    Peer("LiteLLM", "pip", ("litellm[proxy]==1.106.2",), _litellm),
+    Peer("LiteLLM", "pip", ("litellm[proxy]==1.108.4",), _litellm),
 )
 
 
