@@ -122,7 +122,7 @@ def _neighbour(partition: str, element: bytes, similarity: float) -> Neighbour:
 
 _NEEDED: Final = "VADD"
 """The command of a server that has vector sets."""
-_LOOK_EVERY_S = 5.0
+_LOOK_EVERY_S = 15.0
 _LOOK_AGAIN_S = 0.5
 _TOLD_FOR_S = 60.0
 

@@ -163,6 +163,8 @@ class BudgetAlerts:
         self._pauses_s = pauses_s
         self._clock = clock
         self._states: dict[str, BudgetState] = {}
+        self._noted = asyncio.Event()
+        """Set when a budget is spent from while none was."""
         self._known: dict[str, tuple[int, float]] = {}
         """By account, its limit and the greatest share that was raised, so that the store is asked once."""
         self._looks = 0
@@ -171,6 +173,8 @@ class BudgetAlerts:
 
     def note(self, account: Account, spent: int) -> None:
         """Remember how much of a budget is spent, in nanodollars, for the next `look`."""
+        if not self._states:
+            self._noted.set()
         if account.name not in self._states and len(self._states) >= _MOST:
             self._states.pop(next(iter(self._states)))
         self._states[account.name] = BudgetState(account, spent)
@@ -189,7 +193,7 @@ class BudgetAlerts:
 
     def start(self) -> None:
         """Begin to look and to send."""
-        works = [self.look, *([self._send_due] if self._webhook else [])]
+        works = [self._look_at_spent, *([self._send_due] if self._webhook else [])]
         self._tasks = [asyncio.create_task(self._repeat(work), name="tierline.alerts") for work in works]
 
     async def aclose(self) -> None:
@@ -210,12 +214,15 @@ class BudgetAlerts:
             except Exception:  # noqa: BLE001  (a receiver that replies oddly must not end the task)
                 _log.exception("alerts of budgets failed; trying on")
 
+    async def _look_at_spent(self) -> None:
+        await self.look()
+        if not self._states:
+            self._noted.clear()
+            await self._noted.wait()
+
     async def look(self) -> None:
         """Raise an alert for each share of a budget that is newly reached. Raises StoreUnavailable."""
         self._looks += 1
-        if not self._states:
-            self._known = {}
-            return
         self._states = {state.account.name: state for state in self.states()}
         if self._looks % _REFRESH == 0:
             await self._refresh()

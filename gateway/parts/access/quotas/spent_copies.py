@@ -106,6 +106,8 @@ class SpentCopies:
         self._changed = False
         self._lost_at = float("-inf")
         self._looking = asyncio.Lock()
+        self._first = asyncio.Event()
+        """Set once there is a copy."""
         self._task: asyncio.Task[None] | None = None
 
     @staticmethod
@@ -116,6 +118,8 @@ class SpentCopies:
     async def start(self) -> None:
         """Read the file, and look at the store from now on."""
         self._seen, self._spent = await off_loop(self._read)
+        if self._spent:
+            self._first.set()
         self._task = asyncio.create_task(self._run(), name="tierline.quotas.copies")
 
     async def aclose(self) -> None:
@@ -157,6 +161,7 @@ class SpentCopies:
             self._spent.pop(name, None)
             self._spent[name] = SpentCopy(back.get(name, spent), may_go or float("inf"), now)
             self._changed = True
+            self._first.set()
         while len(self._spent) > _MOST:
             del self._spent[next(iter(self._spent))]
         return back
@@ -186,14 +191,14 @@ class SpentCopies:
 
     async def _run(self) -> None:
         looks = 0
+        await self._first.wait()
         while True:
-            if self._spent:
-                try:
-                    await self.look()
-                except StoreUnavailable:
-                    pass
-                except Exception:
-                    log.exception("the store's counters of budgets could not be compared with their copies")
+            try:
+                await self.look()
+            except StoreUnavailable:
+                pass
+            except Exception:
+                log.exception("the store's counters of budgets could not be compared with their copies")
             looks += 1
             if self._changed and looks % _KEPT_EVERY == 0:
                 self._changed = False
