@@ -133,7 +133,8 @@ class WriteBehind(BatchTask[Finished]):
         for take in takes:
             take.served(request, vector, whole, None if isinstance(answer, LiveStream) else answer.evidence)
         if may_store:
-            reply.write = write = _pending_write(request, plan, vector, whole)
+            judged = not isinstance(answer, LiveStream) and answer.evidence is not None
+            reply.write = write = _pending_write(request, plan, vector, whole, judged=judged)
             if isinstance(answer, LiveStream):
                 answer.on_whole = partial(self._cache.pending.add, write)
             else:
@@ -255,8 +256,13 @@ def _pending_write(
     plan: CachePlan,
     vector: Vector | None,
     completion: Whole,
+    *,
+    judged: bool,
 ) -> PendingWrite:
-    """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None."""
+    """Return the write of an answer, built once it has ended: `completion` returns the whole of it, or None.
+
+    `judged`: whether the judge has accepted the first choice after reading all of it, and so found no fault there.
+    """
     ledger = request.ledger
 
     def make() -> CacheWrite | None:
@@ -273,7 +279,8 @@ def _pending_write(
             ledger.dropped,
         )
         contested = not plan.read or request.clamp is not None or plan.demands is not NO_DEMANDS
-        return CacheWrite(plan, answer, plan.vector_of(vector), contested, _fault_of(request, value))
+        fault = "" if judged and len(value["choices"]) == 1 else _fault_of(request, value)
+        return CacheWrite(plan, answer, plan.vector_of(vector), contested, fault)
 
     return PendingWrite(plan, make)
 
