@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from redis import exceptions as errors
 from redis.asyncio.connection import ConnectionPool, UnixDomainSocketConnection, parse_url
@@ -23,6 +22,7 @@ from redis.backoff import NoBackoff
 from cache.store import resp
 from cache.store.base import StoreState, StoreUnavailable
 from cache.store.redis_node import Moved, Node, StoreConnection
+from policies.value_type import from_fields
 
 _DIAL_S: Final = 0.5
 """Time limit in seconds of each step of opening a connection: connecting, signing in, choosing the database. Opening
@@ -104,8 +104,7 @@ async def dial(options: Mapping[str, Any]) -> StoreConnection:
     return StoreConnection(opened)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeCommand:
+class NodeCommand(NamedTuple):
     """A packed command with one reply, and the key that determines its node.
 
     `optional`: an error reply is returned instead of raised, because only an index operation fails.
@@ -114,6 +113,9 @@ class NodeCommand:
     key: bytes
     command: bytes
     optional: bool = False
+
+
+node_command: Final = from_fields(NodeCommand)
 
 
 class Nodes:

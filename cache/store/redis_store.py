@@ -26,7 +26,7 @@ from cache.store.base import (
     StoreUnavailable,
 )
 from cache.store.redis_node import READ_S, is_refusal
-from cache.store.redis_nodes import NodeCommand, Nodes, SeveralServers, nodes_at
+from cache.store.redis_nodes import NodeCommand, Nodes, SeveralServers, node_command, nodes_at
 
 T = TypeVar("T")
 
@@ -87,6 +87,7 @@ class RedisStore:
         await self._nodes.one(NodeCommand(name, resp.command(b"DEL", name)), _SHORT_S)
 
     async def apply(self, operations: Sequence[Operation]) -> None:
+        single = self._nodes.slots is None
         writes: list[NodeCommand] = []
         releases: list[NodeCommand] = []
         appends: list[NodeCommand] = []
@@ -94,7 +95,7 @@ class RedisStore:
             kind = appends if isinstance(operation, Append) else releases if isinstance(operation, Release) else writes
             packed = resp.command(*operation.words) if isinstance(operation, Command) else resp.operation(operation)
             optional = isinstance(operation, Command) and operation.optional
-            kind.append(NodeCommand(resp.key_of(operation), packed, optional))
+            kind.append(node_command((b"" if single else resp.key_of(operation), packed, optional)))
         nodes = self._nodes.owners((*writes, *appends))
         if rest := next((node.rest for node in nodes if node.rest), ""):
             raise self._unavailable(rest)
@@ -108,10 +109,11 @@ class RedisStore:
         self._unrefused(answers)
 
     async def ask(self, commands: Sequence[Command], limit_s: float | None = None) -> list[Any]:
+        single = self._nodes.slots is None
         parts: list[NodeCommand] = []
         for command in commands:
-            packed = resp.command(*command.words)
-            parts.append(NodeCommand(resp.key_of(command), packed, command.optional))
+            key = b"" if single else resp.key_of(command)
+            parts.append(node_command((key, resp.command(*command.words), command.optional)))
         return await self._nodes.all(parts, READ_S if limit_s is None else limit_s)
 
     async def commands(self, names: Sequence[str]) -> frozenset[str]:
