@@ -28,6 +28,7 @@ _STAGE_OF_HOP: Final = {
     names.CACHE_EXACT: "cache", names.CACHE_SEMANTIC: "cache", names.EMBED: "embed", names.ROUTE: "route",
 }  # fmt: skip
 _MOST_POLICIES: Final = 256
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +73,20 @@ class RequestFigures:
         if terms is None:
             return
         if terms.strongest is not None and tokens_in is not None and tokens_out is not None:
-            ledger.counterfactual_usd = terms.strongest.of(_alone(calls, tokens_in, tokens_out))
+            alone = _alone(calls, tokens_in, tokens_out) if calls else Usage(tokens_in, tokens_out)
+            ledger.counterfactual_usd = terms.strongest.of(alone)
         if ledger.steered_from and tokens_in is not None and tokens_out is not None:
             self._note_steered(trace, ledger, _alone(calls, tokens_in, tokens_out))
         if terms.stages:
             ledger.stages = stages_of(trace, ledger)
-        ending = no_answer(ledger.status, ledger.error, refused=ledger.refused)
+        whole = ledger.status == _OK and ledger.error is None and not ledger.refused
+        ending = "" if whole else no_answer(ledger.status, ledger.error, refused=ledger.refused)
         if ending in ("refused", "left"):
             return
-        total = ledger.total_ms
-        met = {name: total <= limit for name, limit in terms.total_ms if not ending or total > limit}
+        total, met = ledger.total_ms, dict[str, bool]()
+        for name, limit in terms.total_ms:
+            if not ending or total > limit:
+                met[name] = total <= limit
         if ledger.stream:
             for name, field, limit in terms.of_streams:
                 took: float | None = getattr(ledger, field)

@@ -38,7 +38,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gateway.parts.measures.endings import HELD, answered, is_beside, no_answer
+from gateway.parts.measures.endings import HELD, Ending, answered, is_beside, no_answer
 from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, Metric, MetricSet, OwnText, SharedText
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
@@ -157,7 +157,7 @@ class PrometheusMetrics(MetricSet, Metrics):
         for counter, amount in zip(series.amounts, amounts := _amounts_of(ledger), strict=True):
             if amount and amount > 0:
                 tally[counter] += amount
-        fault = self._count_calls(series, ledger)
+        fault = self._count_calls(series, ledger) if ledger.calls or ledger.tokens_in else ""
         cost, alone = ledger.cost_usd, amounts[1]
         if alone is not None and not ledger.cost_unknown and cost >= 0 and alone >= 0:
             saving = series.savings.get(ledger.holdout) or self._saving_of(series, ledger.holdout)
@@ -165,7 +165,7 @@ class PrometheusMetrics(MetricSet, Metrics):
                 tally[counter] += amount
         whole = ledger.status == _OK and ledger.error is None
         if ledger.slo or not (whole or ledger.arm == PLAYGROUND or is_beside(ledger.surface)):
-            self._check(series, ledger, fault)
+            self._check(series, ledger, fault, whole=whole)
         for hop in trace.hops:
             if (counted := _COUNTED.get(hop.name)) is None:
                 continue
@@ -414,8 +414,8 @@ class PrometheusMetrics(MetricSet, Metrics):
     def _count(self, counter: Counter, labels: _Key, amount: float = 1) -> None:
         self._tally[self._labelled.get((counter, labels)) or self._child(counter, labels)] += amount
 
-    def _check(self, series: _Series, ledger: Ledger, fault: str) -> None:
-        """Count which objectives a request met, and how it ended. `fault`: the structural one of its answer."""
+    def _check(self, series: _Series, ledger: Ledger, fault: str, *, whole: bool) -> None:
+        """Count which objectives a request met, and how it ended. `fault`: the structural one of its `whole` answer."""
         tally, missed = self._tally, []
         for objective, met in (ledger.slo or {}).items():
             pair = series.objectives.get(objective)
@@ -427,7 +427,10 @@ class PrometheusMetrics(MetricSet, Metrics):
             if not met:
                 tally[pair[1]] += 1
                 missed.append(objective)
-        ending = no_answer(ledger.status, ledger.error, refused=ledger.refused) or answered(missed, series.path, fault)
+        ending: Ending = ""
+        if not whole or ledger.refused:
+            ending = no_answer(ledger.status, ledger.error, refused=ledger.refused)
+        ending = ending or answered(missed, series.path, fault)
         if ending in HELD:
             tally[series.goodput_requests] += 1
         if ending == "good":

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.parts.reasons import detail_names as detail
@@ -105,7 +104,12 @@ def _describe_others(
     attributes: dict[str, Any], given: DecisionInput, first: str | None, limit_s: float, stream: bool, tpot: Quantiles
 ) -> None:
     """Add what was known of all tiers, and what was expected of those that the request does not start at."""
-    if priors := [tier.name for tier in given.health.values() if _of_prior(tier, stream)]:
+    priors: list[str] = []
+    for tier in given.health.values():
+        forecast = tier.forecast
+        if forecast is not None and (forecast.prior_ttft if stream else forecast.prior_whole):
+            priors.append(tier.name)
+    if priors:
         attributes[detail.PRIOR] = priors
     if stream and (slow := _too_slow(tpot, given.health.values())):
         attributes[detail.SLOW_PACE] = slow
@@ -131,11 +135,6 @@ def _describe_others(
     )
     attributes[detail.OTHER_TTFT], attributes[detail.OTHER_TTFT_P95] = times[0], times[1]
     attributes[detail.OTHER_WHOLE], attributes[detail.OTHER_QUEUE] = times[2], times[3]
-
-
-def _of_prior(health: TierHealth, stream: bool) -> bool:
-    forecast = health.forecast
-    return forecast is not None and (forecast.prior_ttft if stream else forecast.prior_whole)
 
 
 def _too_slow(tpot: Quantiles, tiers: Iterable[TierHealth]) -> list[str]:
@@ -220,7 +219,12 @@ def _checks(made: RecordedDecision, until: str) -> list[str]:
 
 def _add_checks(lines: list[str], tier: str, rule: Expression, values: Mapping[str, Any]) -> None:
     """Add each comparison and each flag of a rule with the value that it read, and whether it holds."""
-    compared, flags = _read_by(rule)
+    known = _read_of.get(id(rule))
+    if known is None or known[0] is not rule:
+        if len(_read_of) >= _MOST_FIGURES:
+            _read_of.clear()
+        known = _read_of[id(rule)] = rule, *_read_by(rule)
+    _, compared, flags = known
     for part, text in compared:
         line = text
         for name in part.names:
@@ -232,7 +236,10 @@ def _add_checks(lines: list[str], tier: str, rule: Expression, values: Mapping[s
         lines += [f"{tier}: {name}: {'yes' if values.get(name) else 'no'}" for name in flags]
 
 
-@lru_cache(maxsize=1024)
+_read_of: dict[int, tuple[Expression, tuple[tuple[Expression, str], ...], tuple[str, ...]]] = {}
+"""What each start rule in force reads, by its identity: hashing an expression is a call for each of its parts."""
+
+
 def _read_by(rule: Expression) -> tuple[tuple[tuple[Expression, str], ...], tuple[str, ...]]:
     """Return the comparisons of a rule, each with its text, and the flags that stand in it alone."""
     compared = tuple([(part, part.source.replace("'", "")) for part, _ in parts(rule)])
