@@ -131,7 +131,7 @@ async def test_a_store_that_hangs_at_the_stop_costs_no_record(
     monkeypatch.setattr(batches, "_CLOSE_S", 0.1)
     writing = asyncio.Event()
 
-    async def hang(*_: object) -> None:
+    async def hang(*_: object, **__: object) -> None:
         writing.set()
         await asyncio.Event().wait()
 
