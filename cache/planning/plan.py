@@ -35,6 +35,7 @@ from cache.planning.volatile import volatile_head
 from cache.scopes.scope import DIGEST_BYTES, Scope, Scopes, prefixed
 from cache.scopes.tags import Tags
 from cache.text.conversation import SEPARATOR, USER, Turn, as_text, assistant_turn, last_of, user_turn
+from cache.text.json_pieces import json_pieces
 from cache.text.languages import foreign_languages, language_of
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ DENIED = frozenset(
 )  # fmt: skip
 _DENIED_PREFIX = "prompt_cache_"
 _COMPOSED_CHARS: Final = 64 << 10
+_SLICE_CHARS: Final = 256 << 10
 _SURELY_SAFE_CHARS: Final = 256
 _MARKS_IN_A_ROW: Final = re.compile(r"[^\w\s\x00-\x7f]{31}")
 """`re` counts no mark as a word character. Rows of emoji and of dashes match too, which costs at most a miss."""
@@ -94,20 +96,22 @@ def fingerprint(
     embedder: str,
     by_turns: int = 0,
     own: OwnForm | None = None,
+    *,
+    large: bool = False,
 ) -> Fingerprint:
     """Return the keys of one checked request. `model`, if given (a surface or a pinned tier), replaces the body's.
 
     `secret` has at most 64 bytes. `embedder` identifies the vectors, so that two encoders never share a partition.
     Conversations are compared turn by turn if their user turns have no more than `by_turns` characters. `own` is the
     form that a backend of the client's dialect may be sent: all of it counts for the exact key, its options for the
-    partition.
+    partition. The JSON of a `large` request is hashed in pieces.
     """
     request = counted(body)
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])
     digest = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
-    digest.update(prefixed(_canonical(request)))
+    _add(digest, *_canonical_pieces(request, large=large))
     options = b"" if own is None else prefixed(_canonical(own.options()))
     digest.update(options)
     conversation = b"" if own is None else prefixed(_canonical(own.conversation()))
@@ -119,7 +123,8 @@ def fingerprint(
     partition = digest.copy()
     partition.update(prefixed(embedder.encode()))
     # An empty question differs from none: its length prefix is hashed.
-    digest.update(prefixed(question.encode()) + conversation)
+    _add_text(digest, question)
+    digest.update(conversation)
     messages = body["messages"]
     turns = None
     if by_turns and len(messages) > 1:
@@ -137,6 +142,25 @@ def fingerprint(
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", text, asked)
 
 
+def _add(digest: blake2b, *pieces: bytes) -> None:
+    """Hash a part, given in pieces, as `prefixed` has it, without a copy: it may be as large as a body."""
+    digest.update(b"%d:" % sum(map(len, pieces)))
+    for piece in pieces:
+        digest.update(piece)
+
+
+def _add_text(digest: blake2b, text: str) -> None:
+    """Hash a text in the same way; a long one slice by slice, so that no call holds Python's lock for long."""
+    if len(text) <= _SLICE_CHARS:
+        _add(digest, text.encode())
+        return
+    starts = range(0, len(text), _SLICE_CHARS)
+    size = len(text) if text.isascii() else sum(len(text[at : at + _SLICE_CHARS].encode()) for at in starts)
+    digest.update(b"%d:" % size)
+    for at in starts:
+        digest.update(text[at : at + _SLICE_CHARS].encode())
+
+
 def _canonical(request: Any) -> bytes:
     """Return JSON with sorted keys and composed strings. Most requests are ASCII, most others composed already."""
     canonical = orjson.dumps(request, option=orjson.OPT_SORT_KEYS)
@@ -147,6 +171,12 @@ def _canonical(request: Any) -> bytes:
     if not _composable(text) or unicodedata.is_normalized("NFC", text):
         return canonical
     return orjson.dumps(_composed(request), option=orjson.OPT_SORT_KEYS)
+
+
+def _canonical_pieces(request: Mapping[str, Any], *, large: bool) -> Sequence[bytes]:
+    """Return what `_canonical` does, in pieces where it may be long."""
+    pieces = json_pieces(request, orjson.OPT_SORT_KEYS) if large else ()
+    return pieces if sum(map(len, pieces)) > _COMPOSED_CHARS else (_canonical(request),)
 
 
 def _composable(text: str) -> bool:
@@ -293,11 +323,12 @@ class Planner:
         demands: Demands = NO_DEMANDS,
         tags: Sequence[str] = (),
         own: OwnForm | None = None,
+        large: bool = False,
     ) -> CachePlan:
         """Return what the cache may do for one checked request. `model`, if given, replaces the body's in the keys.
 
         `read` False is a client's no-cache, `write` False its no-store; `tags` are the sources of its answer. `own` is
-        the form of a request that was translated.
+        the form of a request that was translated; one that is `large` is hashed in pieces.
         """
         reason = eligibility.why_not_any(policy.cache, body, facts)
         if not reason and not read and not write:
@@ -307,7 +338,7 @@ class Planner:
         scope = self.scopes.of(tenant, policy)
         semantic = policy.cache.semantic
         by_turns = self._by_turns if semantic is not None and semantic.verify == "default" else 0
-        keys = fingerprint(body, scope.prefix, self.secret, model, self._embedder, by_turns, own)
+        keys = fingerprint(body, scope.prefix, self.secret, model, self._embedder, by_turns, own, large=large)
         named = (*policy.cache.tags, *tags)
         return CachePlan(
             policy.cache,

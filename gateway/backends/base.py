@@ -27,7 +27,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import orjson
@@ -334,11 +334,20 @@ async def error_start(response: Response) -> bytes:
     return body[:ERROR_BODY]
 
 
+Payload = bytes | Sequence[bytes]
+"""The body of a request; a large one in pieces."""
+
+
+def joined(payload: Payload) -> bytes:
+    """Return a body in one piece."""
+    return payload if isinstance(payload, bytes) else b"".join(payload)
+
+
 class Transport(Protocol):
     """Send POST requests to the URL of one backend."""
 
     def send(
-        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+        self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Coroutine[Any, Any, Response]:
         """Return the response, its body unread; raises BackendError.
 

@@ -12,7 +12,7 @@ import functools
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -20,7 +20,16 @@ from urllib.parse import quote, urlsplit
 import aiohappyeyeballs
 import httptools
 
-from gateway.backends.base import DRAIN_S, BackendError, InvalidReply, Response, TimedOut, Unreachable, in_words
+from gateway.backends.base import (
+    DRAIN_S,
+    BackendError,
+    InvalidReply,
+    Payload,
+    Response,
+    TimedOut,
+    Unreachable,
+    in_words,
+)
 
 _KEEPALIVE_S: Final = 30.0
 _ADDRESSES_S: Final = 10.0
@@ -73,23 +82,30 @@ class Http1Transport:
         self._addresses_until = 0.0
 
     def send(
-        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+        self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Coroutine[Any, Any, Response]:
         """See `Transport.send`."""
+        pieces: Sequence[bytes] = ()
+        if isinstance(body, bytes):
+            size = len(body)
+        else:
+            size, pieces, body = sum(map(len, body)), body, b""
         if headers is not self._headers:
             self._head = self.head("POST", "", {"Accept": "*/*", **headers}) + b"\r\nContent-Length: "
             self._headers = headers
         if tracestate:
             traced = f"{traceparent}\r\ntracestate: {tracestate}".encode()
-            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traced, body)
+            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, size, traced, body)
         elif traceparent:
-            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, len(body), traceparent.encode(), body)
+            message = b"%b%d\r\ntraceparent: %b\r\n\r\n%b" % (self._head, size, traceparent.encode(), body)
         else:
-            message = b"%b%d\r\n\r\n%b" % (self._head, len(body), body)
-        return self.exchange(message)
+            message = b"%b%d\r\n\r\n%b" % (self._head, size, body)
+        return self.exchange(message, pieces)
 
-    async def exchange(self, message: bytes, *, may_repeat: bool = True) -> Response:
+    async def exchange(self, message: bytes, pieces: Sequence[bytes] = (), *, may_repeat: bool = True) -> Response:
         """Send a whole request, and return the response, its body unread. Raises BackendError.
+
+        Of a large request, `pieces` follow the message.
 
         If a reused connection ends before the response head, the request is repeated on a new one; where it may not be
         repeated, that is Unreachable.
@@ -100,7 +116,7 @@ class Http1Transport:
             await self._wait_for_place()
         connection = self._idle.pop() if self._idle else await self._connect()
         while True:
-            response = connection.post(message, self._max_reply)
+            response = connection.post(message, self._max_reply, pieces)
             try:
                 await response.waiter
             except asyncio.CancelledError:
@@ -315,13 +331,18 @@ class _Connection(asyncio.Protocol):
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
 
-    def post(self, message: bytes, max_reply: int, *, is_last: bool = False) -> _Response:
-        """Send a request, its head and body in one write. The connection carries no other after one that `is_last`."""
+    def post(self, message: bytes, max_reply: int, pieces: Sequence[bytes] = (), *, is_last: bool = False) -> _Response:
+        """Send a request, its head and body in one write, and further pieces of a large body.
+
+        The connection carries no other after one that `is_last`.
+        """
         self._bare = 0
         self._is_last = is_last
-        self._sends_much = len(message) > _LARGE
+        self._sends_much = len(message) > _LARGE or len(pieces) > 0
         response = self._response = _Response(self, max_reply)
         self._transport.write(message)
+        if pieces:
+            self._transport.writelines(pieces)
         return response
 
     async def write_all(self, parts: AsyncGenerator[bytes]) -> None:

@@ -21,6 +21,7 @@ from typing import Any, Protocol, Required, TypedDict
 
 import orjson
 
+from cache.text.json_pieces import json_pieces
 from gateway.backends.base import (
     ALIVE,
     ERROR_BODY,
@@ -34,6 +35,7 @@ from gateway.backends.base import (
     FieldRefused,
     InvalidReply,
     OutputRefused,
+    Payload,
     Response,
     Transport,
     Truncated,
@@ -51,7 +53,6 @@ from gateway.off_loop import off_loop
 
 log = logging.getLogger("tierline.backends")
 
-_PIECE_CHARS = 256 << 10
 _EVENTS = "text/event-stream"
 _MEDIA_TYPE = re.compile(r"[a-z0-9.+-]{1,40}/[a-z0-9.+-]{1,40}")
 _WORD = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -365,7 +366,7 @@ class HttpBackend(ABC):
 
     def _encoded(
         self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Any], *, stream: bool
-    ) -> tuple[dict[str, Any], bytes, ReplyReader, tuple[str, ...]]:
+    ) -> tuple[dict[str, Any], Payload, ReplyReader, tuple[str, ...]]:
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)
         if self._refused is not None and (self._refused.until or left_out):
@@ -374,7 +375,7 @@ class HttpBackend(ABC):
                 request.prompt_cache.left_out(omitted)
             lost = (self._asked_as(path, request, self._refused) for path in omitted)
             dropped = tuple(dict.fromkeys((*dropped, *(path for path in lost if path))))
-        return body, orjson.dumps(in_pieces(body) if request.large else body), reader, dropped
+        return body, json_pieces(body) if request.large else orjson.dumps(body), reader, dropped
 
     def _asked_as(self, path: str, request: BackendRequest, refused: FieldMemory) -> str:
         """Return how the client named the field at this path of the sent body; '' if it did not ask for it."""
@@ -462,22 +463,6 @@ def json_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidReply("a reply that is not an object")
     return value
-
-
-def in_pieces(value: Any) -> Any:
-    """Return the value with its long texts serialised already, one slice after another.
-
-    In a single call, a text with two million line breaks would hold Python's lock for 20 ms.
-    """
-    if isinstance(value, dict):
-        return {name: in_pieces(member) for name, member in value.items()}
-    if isinstance(value, list):
-        return [in_pieces(item) for item in value]
-    if not isinstance(value, str) or len(value) <= _PIECE_CHARS:
-        return value
-    starts = range(0, len(value), _PIECE_CHARS)
-    pieces = (orjson.dumps(value[start : start + _PIECE_CHARS])[1:-1] for start in starts)
-    return orjson.Fragment(b'"%b"' % b"".join(pieces))
 
 
 def error_in_200(error: object, raw: bytes) -> BackendError:

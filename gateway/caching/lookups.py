@@ -69,6 +69,7 @@ class ExactLookup:
             demands=request.options.cache.demands,
             tags=request.options.tags,
             own=request.native,
+            large=request.large,
         )
         return await off_loop(plan) if request.large else plan()
 

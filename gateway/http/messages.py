@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from gateway.caller import ANYBODY, Caller
 from gateway.errors import ApiError, RequestTooLarge, UnsupportedMediaType
+from gateway.off_loop import off_loop
 from gateway.request.context import ClientGone, Header, is_error_event
 from gateway.request.load_shedding import SMALL_BODY, LoadShedder
 from gateway.request.options import known_headers, valid_request_id
@@ -147,6 +149,8 @@ def with_null_usage(event: bytes) -> bytes:
 
 
 _LINGER_S = 1.0
+_JOINED_HERE: Final = 2 << 20
+"""Most bytes of a body whose parts are joined on the event loop."""
 _NOTHING_CALLED: Final = ((b"x-tierline-attempts", b"0"), (b"x-tierline-cost-usd", b"0.00000000"))
 
 
@@ -231,6 +235,8 @@ async def read_body(
         if limit - left > SMALL_BODY:
             gate.hold(limit - left, caller.sender)
         more = message.get("more_body", False)
+    if limit - left > _JOINED_HERE:  # Python's lock is not held for so long a copy
+        return await off_loop(partial(b"".join, parts))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

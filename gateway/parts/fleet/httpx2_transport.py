@@ -10,7 +10,17 @@ from functools import cache, partial
 
 import httpx2
 
-from gateway.backends.base import InvalidReply, Response, TimedOut, Unreachable, drain, in_words, whole_body
+from gateway.backends.base import (
+    InvalidReply,
+    Payload,
+    Response,
+    TimedOut,
+    Unreachable,
+    drain,
+    in_words,
+    joined,
+    whole_body,
+)
 
 
 class Httpx2Transport:
@@ -43,13 +53,13 @@ class Httpx2Transport:
         self._poolless: httpx2.AsyncClient | None = None
 
     async def send(
-        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+        self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Response:
         """See `Transport.send`."""
         if traceparent:
             headers = {**headers, "traceparent": traceparent, **({"tracestate": tracestate} if tracestate else {})}
         try:
-            response = await self._post(headers, body)
+            response = await self._post(headers, joined(body))
         except httpx2.TimeoutException as error:
             raise TimedOut("no connection in time") from error
         except httpx2.RemoteProtocolError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from gateway.backends.base import BadStatus, Response, Transport, error_start
+from gateway.backends.base import BadStatus, Payload, Response, Transport, error_start, joined
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
@@ -180,11 +180,12 @@ class SignedTransport:
         self._identity = identity
 
     async def send(
-        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+        self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Response:
         """See `Transport.send`."""
-        signed = await self._identity.signed("POST", self._url, headers, body)
-        response = await self._inner.send(signed, body, traceparent, tracestate)
+        whole = joined(body)
+        signed = await self._identity.signed("POST", self._url, headers, whole)
+        response = await self._inner.send(signed, whole, traceparent, tracestate)
         if response.status == 200:
             return self._identity.reply(response)
         kind = (response.header("x-amzn-errortype") or "").partition(":")[0]

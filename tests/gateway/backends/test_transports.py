@@ -17,7 +17,7 @@ import pytest
 import uvloop
 
 from gateway.backends import http1_transport
-from gateway.backends.base import BackendError, InvalidReply, Response, TimedOut, Transport, Unreachable
+from gateway.backends.base import BackendError, InvalidReply, Payload, Response, TimedOut, Transport, Unreachable
 from gateway.backends.http1_transport import Http1Transport
 from gateway.parts.fleet import httpx2_transport
 from gateway.parts.fleet.httpx2_transport import Httpx2Transport
@@ -107,7 +107,7 @@ ours = pytest.mark.parametrize("make", ["http1", "http1-tls"], indirect=True)
 """What httpx2 does not keep: it writes before it reads."""
 
 
-async def send(transport: Transport, body: bytes = ASK, within_s: float = 5.0) -> Response:
+async def send(transport: Transport, body: Payload = ASK, within_s: float = 5.0) -> Response:
     async with asyncio.timeout(within_s):
         return await transport.send(HEADERS, body)
 
@@ -133,6 +133,17 @@ async def test_a_whole_reply(make: Make, upstream: Upstream) -> None:
     assert received.raw == ASK
     assert received.headers["authorization"] == f"Bearer {KEY}"
     assert received.headers["content-length"] == str(len(ASK))
+
+
+async def test_a_request_in_pieces(make: Make, upstream: Upstream) -> None:
+    """A large body in pieces arrives as one, over a new connection and over a kept one."""
+    transport = await make(upstream.url)
+    pieces = [ASK[:-2], b" " * (1 << 20), b" " * (1 << 20), ASK[-2:]]
+    for _ in range(2):
+        await finished(await send(transport, pieces))
+    for received in upstream.requests:
+        assert received.raw == b"".join(pieces)
+        assert received.headers["content-length"] == str(len(received.raw))
 
 
 async def test_a_chunked_reply(make: Make, upstream: Upstream) -> None:

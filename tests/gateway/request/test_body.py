@@ -184,6 +184,7 @@ def test_a_large_body_is_read_as_a_small_one_is(
 ) -> None:
     """The same value, or the same refusal: of equal keys, of integers of more than 64 bits."""
     monkeypatch.setattr(request_body, "_SLICE_BYTES", size)
+    monkeypatch.setattr(request_body, "_LONG_BYTES", size)
     raw = json.dumps(value, indent=indent, ensure_ascii=ascii_only).encode()
     if swap:
         raw = raw.replace(b'"b":', b'"a":')  # now some keys may be there twice
@@ -226,6 +227,41 @@ def test_so_many_entries_are_taken(field: str, entry: object, most: int) -> None
     with pytest.raises(InvalidRequest, match=rf"at most {most} are taken \(limits\.\w+\)") as refused:
         parse_chat(chat(**{field: [entry] * (most + 1)}))
     assert (refused.value.code, refused.value.param) == ("unsupported_value", field)
+
+
+_LONG = 3 * request_body._LONG_BYTES
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a" * _LONG,
+        "日本" * _LONG,
+        "a" * _LONG + "\\n",
+        "\\u0041" * _LONG,
+        '\\"a' * _LONG,
+        "a" * _LONG + "\n",
+        "a" * _LONG + "\ud800",
+    ],
+    ids=["plain", "chinese", "one_escape", "escapes", "quotes", "control", "surrogate"],
+)
+def test_a_long_text_is_parsed_as_a_short_one_is(text: str) -> None:
+    """It is decoded by itself where that is the same: beside others, as a key, and twice."""
+    raw = f'{{"a":["{text}","b"],"{text}":1,"c":{{"d":"{text}"}}}}'.encode("utf-8", "surrogatepass")
+
+    def read(parse: Callable[[bytes], Any]) -> Any:
+        try:
+            return parse(raw)
+        except InvalidRequest as error:
+            return str(error), error.code, error.param
+
+    assert read(partial(request_body._parse_large, most_values=100)) == read(parse_json)
+
+
+def test_what_is_long_and_no_text_is_parsed() -> None:
+    """White space and numbers between two texts are no text."""
+    raw = b'{"a":' + b" " * _LONG + b'["b",' + b"1," * _LONG + b'"c"]}'
+    assert request_body._parse_large(raw, 10 * _LONG) == orjson.loads(raw)
 
 
 async def test_a_large_body_does_not_hold_the_loop() -> None:

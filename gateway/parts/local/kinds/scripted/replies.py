@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.base import InvalidReply, Response, Unreachable, whole_body
+from gateway.backends.base import InvalidReply, Payload, Response, Unreachable, joined, whole_body
 from gateway.parts.local.kinds.scripted.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
@@ -81,10 +81,10 @@ class ScriptedTransport:
         self._max_reply = max_reply
 
     async def send(
-        self, headers: Mapping[str, str], body: bytes, traceparent: str = "", tracestate: str = ""
+        self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Response:
         """See `Transport.send`."""
-        request = orjson.loads(body)
+        request = orjson.loads(joined(body))
         reply = self._reply_to(request)
         if not request.get("stream"):
             tokens_s = reply.between_s * max(0, len(reply.pieces()) - 1)
