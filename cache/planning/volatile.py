@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cache.text.reading import words_of
+from cache.text.reading import letters_of, words_of
 
 ARTEFACT: Final = Path(__file__).parent.parent / "artefacts" / "volatile"
 _END: Final = 1_000
@@ -43,8 +43,8 @@ TOKEN: Final = re.compile(
 )
 _ASCII_TOKEN: Final = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+(?:[.,:]\d+)*|[%$]")
 """The same as TOKEN for a text in ASCII and lower case, in half the time."""
-_NO_PLAIN_WORD: Final = re.compile(r"[\d_'%$]")
-"""What a text in ASCII has if its tokens are not its words."""
+_NO_PLAIN_TOKEN: Final = re.compile(r"[\d'’%$€£¥\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff々]")
+"""What a text has if its tokens are not its rows of letters."""
 _QUOTE: Final = re.compile("[“”«»「」『』„]")
 
 
@@ -221,12 +221,10 @@ class VolatileHead:
         highest = -math.inf
         for sentence in sentences:
             asks = self._facts[_ASKS] if sentence.endswith(_QUESTION_MARKS) else 0
-            if not sentence.isascii():
-                words = TOKEN.findall(sentence)
-            elif count == 1 and not _NO_PLAIN_WORD.search(sentence):
-                words = words_of(text).words
+            if _NO_PLAIN_TOKEN.search(sentence):
+                words = (_ASCII_TOKEN if sentence.isascii() else TOKEN).findall(sentence)
             else:
-                words = _ASCII_TOKEN.findall(sentence)
+                words = words_of(text).letters if count == 1 else letters_of(sentence)
             highest = max(highest, self._score(words, facts + asks))
         return highest
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from cache.text.reading import is_english, script_of
+from cache.text.reading import is_english, letters_of, script_of, words_of
+
+LATIN_1 = "".join(map(chr, range(256)))
 
 
 @pytest.mark.parametrize(
@@ -41,3 +45,16 @@ def test_the_script_of_a_text_is_that_of_most_of_it(text: str, name: str) -> Non
 def test_texts_are_english_by_their_function_words(texts: tuple[str, ...], english: bool) -> None:
     """More of them than of other languages; without any, it is not known to be English."""
     assert is_english(*texts) is english
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "Don't, don’t: x_1 2nd __init__ 1,000.5", LATIN_1, " A".join(LATIN_1), "ΣΊΣΥΦΟΣ ς İstanbul ﬁn 日本 語",
+        "A\u0301 b\ud800c \u2028d", "Ist das möglich? 5€ – ½ ² µm",
+    ],
+)  # fmt: skip
+def test_words_are_rows_of_letters_and_digits_in_lower_case(text: str) -> None:
+    """Of Latin-1 they are cut by a table, with the same words."""
+    assert words_of(text) == (re.findall(r"\w+", text.lower()), re.findall(r"[^\W\d_]+", text.lower()))
+    assert letters_of(text) == words_of(text).letters
