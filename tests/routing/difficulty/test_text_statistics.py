@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from zlib import crc32
+
 import numpy as np
 import pytest
 
@@ -24,6 +27,20 @@ def test_words_before_the_first_choice_are_what_is_asked() -> None:
     assert reading.words[reading.asked :] == ["oxygen", "carbon", "dioxide", "answer"]
     assert reading.choices_at == len(QUESTION)
     assert tokenise(QUESTION).asked == 6
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "Don't: x_1 2nd a B", "".join(map(chr, range(256))), " Ab".join(map(chr, range(256))), "ΣΊΣ ς İstanbul",
+        "b\ud800cd 日本 語彙 ﬁn", "Größe?\nA. Übel ½m\nB. ’Tis",
+    ],
+)  # fmt: skip
+def test_words_are_rows_of_two_or_more_letters_or_digits(text: str) -> None:
+    """Of Latin-1 they are cut by a table, with the same words."""
+    words = re.findall(r"\w\w+", text.lower())
+    assert tokenise(text).words == words
+    assert tokenise(text).hashes.tolist() == [crc32(word.encode()) for word in words]
 
 
 def test_case_does_not_matter_and_order_and_place_do() -> None:
