@@ -105,13 +105,15 @@ def script_of(text: str) -> str:
     text = text[:_READ_CHARS]
     if _SURELY_LATIN.fullmatch(text):
         return "Latin" if any(map(str.isalpha, text)) else ""
-    scripts = Counter(map(_script, text))
-    del scripts[""]
+    scripts = {*map(_script, text)} - {""}
     if "Hiragana" in scripts or "Katakana" in scripts:
         return "Hiragana"
-    if len(scripts) > 1:
-        scripts["Latin"] //= _BESIDE_OTHERS
-    return scripts.most_common(1)[0][0] if scripts else ""
+    if len(scripts) < 2:
+        return next(iter(scripts), "")
+    counts = Counter(map(_script, text))
+    del counts[""]
+    counts["Latin"] //= _BESIDE_OTHERS
+    return counts.most_common(1)[0][0]
 
 
 def is_english(*texts: str) -> bool:
@@ -120,7 +122,7 @@ def is_english(*texts: str) -> bool:
     """
     english = False
     for text in texts:
-        marks = [mark for word in words_of(text).letters if (mark := _MARK_OF.get(word))]
+        marks = list(filter(None, map(_MARK_OF.get, words_of(text).letters)))
         if sum(marks) < 0:
             return False
         english = english or 1 in marks
