@@ -115,7 +115,7 @@ class MeasuredPairScorer(TextPairScorer, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """The scores of one request's pairs, or why there are none (`refused`).
+    """The scores of one request's pairs, up to the first that is enough, or why there are none (`refused`).
 
     `waited_s` is the time until then in seconds, `batch` the number of pairs in the model's call, 0 without a call.
     """
@@ -129,8 +129,11 @@ class Checked:
 class PairQueue(PairReader, Protocol):
     """Have a cross-encoder score the pairs of one event loop's requests. Close it when done."""
 
-    async def check(self, pairs: Sequence[TextPair], limit_s: float) -> Checked:
-        """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""
+    async def check(self, pairs: Sequence[TextPair], limit_s: float, enough: float) -> Checked:
+        """Score the pairs of one request within `limit_s` seconds, one after the other until a score is `enough`.
+
+        Never raises but for a cancellation.
+        """
 
     @property
     def blend(self) -> Callable[[float, float], Any]:
@@ -138,7 +141,9 @@ class PairQueue(PairReader, Protocol):
 
     @property
     def settled(self) -> Callable[[Shortlist, Sequence[float], Any], Shortlist]:
-        """Returns the candidate with the highest score, from scores in the order of `doubtful` and such a `blend`."""
+        """Returns the first candidate that is trusted without labels, or the one with the highest score, from scores in
+        the order of `doubtful` and such a `blend`.
+        """
 
     def close(self) -> None:
         """End it, and cancel what waits."""

@@ -113,11 +113,12 @@ class SemanticMatcher:
         if chosen is None or not chosen.doubtful or queue is None:
             return found.best
         pairs = [(found.near[candidate.place].question, question) for candidate in chosen.doubtful]
-        checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s))
+        strict = self._strict(semantic)
+        checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s), strict)
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
             return BestNeighbour(found.best.near, verdict, checked, chosen.vetoed)
-        blend = queue.blend(self._strict(semantic), self._cosine_weight)
+        blend = queue.blend(strict, self._cosine_weight)
         best = queue.settled(chosen, checked.scores, blend)
         return BestNeighbour(found.near[best.place], best.verdict, checked, chosen.vetoed)
 

@@ -32,9 +32,17 @@ class Blend:
 
 
 def settled(chosen: Shortlist, scores: Sequence[float], blend: Blend) -> Shortlist:
-    """Return the candidate with the highest score, from a cross-encoder's `scores` in the order of `doubtful`."""
-    pairs = zip(scores, chosen.doubtful, strict=True)
-    found = [(blend.score(read, checked.cosine), checked.place, read) for read, checked in pairs]
-    score, place, read = max(found, key=lambda scored: scored[0])
+    """Return the first candidate that is trusted without labels, or the one with the highest score.
+
+    `scores` are a cross-encoder's, in the order of `doubtful`; those after one that is trusted need not be there.
+    """
+    place, read = chosen.doubtful[0].place, scores[0]
+    score = -math.inf
+    for other, checked in zip(scores, chosen.doubtful, strict=False):
+        blended = blend.score(other, checked.cosine)
+        if blended > score:
+            score, place, read = blended, checked.place, other
+        if other >= blend.strict:
+            break
     unread = f"{GUARD}unknown_token" if read == UNREAD else ""
     return Shortlist(place, Verdict(score, unread, "cross_encoder", None if unread else read))

@@ -1,14 +1,17 @@
 """Let requests wait for a cross-encoder, which one thread outside the event loop calls.
 
-Pairs that wait at the same moment are scored in one turn of it. Fail closed: what waits too long or fails is refused.
+Pairs that wait at the same moment are scored in one turn of it, those of a request one after the other until one is
+trusted: the others take as long, and hardly ever score higher. Fail closed: what waits too long or fails is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.semantic.cross_encoder import Checked
 from cache.store.connections import Deadline
@@ -24,10 +27,18 @@ _REMEMBERED: Final = 4_096
 """Pairs whose score is remembered, in each worker: a megabyte of short questions."""
 
 
+class _Asked(NamedTuple):
+    """A pair of one request, which needs no more of its pairs once a score is `enough`."""
+
+    pair: TextPair
+    enough: float
+    request: object
+
+
 class CrossEncoderQueue:
     """Call a cross-encoder on one thread, for all requests of one event loop. Close it when done.
 
-    Up to `most_at_once` pairs that wait at the same moment are scored in one call. A request is refused at once where
+    Up to `most_at_once` pairs that wait at the same moment are scored in one turn. A request is refused at once where
     more than `most_waiting` pairs wait, or more than can be scored within its time. The scores of the latest pairs are
     remembered.
     """
@@ -42,15 +53,23 @@ class CrossEncoderQueue:
         self._scorer = scorer
         self._most_waiting = most_waiting
         self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember)
-        self._pair_s = 0.0  # recent time of a call per pair
+        self._pair_s = 0.0  # recent time of a call per pair that was read
         self._scored: dict[TextPair, float] = {}
 
-    async def check(self, pairs: Sequence[TextPair], limit_s: float) -> Checked:
-        """Score the pairs of one request within `limit_s` seconds. Never raises but for a cancellation."""
-        known = {pair: self._recall(pair) for pair in pairs if pair in self._scored}
-        missing = [pair for pair in dict.fromkeys(pairs) if pair not in known]
-        if not missing:
-            return Checked(tuple(known[pair] for pair in pairs))
+    async def check(self, pairs: Sequence[TextPair], limit_s: float, enough: float = math.inf) -> Checked:
+        """Score the pairs of one request within `limit_s` seconds, one after the other until a score is `enough`.
+
+        Never raises but for a cancellation.
+        """
+        scores: list[float] = []
+        for pair in takewhile(self._scored.__contains__, pairs):
+            scores.append(self._recall(pair))
+            if scores[-1] >= enough:
+                return Checked(tuple(scores))
+        if len(scores) == len(pairs):
+            return Checked(tuple(scores))
+        request = object()
+        missing = [_Asked(pair, enough, request) for pair in pairs[len(scores) :]]
         loop = asyncio.get_running_loop()
         began = loop.time()
         if refused := self._refuses(len(missing), limit_s, began):
@@ -62,8 +81,8 @@ class CrossEncoderQueue:
             return Checked(refused="cross_encoder_late", waited_s=loop.time() - began)
         except Exception:  # noqa: BLE001  (logged once for all that waited)
             return Checked(refused="cross_encoder_failed", waited_s=loop.time() - began)
-        known.update((pair, score) for pair, (score, _) in zip(missing, made, strict=True))
-        return Checked(tuple(known[pair] for pair in pairs), waited_s=loop.time() - began, batch=made[0][1])
+        scores += [score for score, _ in made if score is not None]
+        return Checked(tuple(scores), waited_s=loop.time() - began, batch=made[0][1])
 
     def close(self) -> None:
         """Stop the thread and cancel what waits."""
@@ -84,19 +103,33 @@ class CrossEncoderQueue:
         score = self._scored[pair] = self._scored.pop(pair)
         return score
 
-    def _score(self, pairs: list[TextPair]) -> list[tuple[float, int]]:
-        """Return each pair's score and the number of pairs in the model's call, which has each of them once."""
-        once = list(dict.fromkeys(pairs))
-        try:
-            scores = dict(zip(once, self._scorer.scores(once), strict=True))
-        except Exception:
-            log.exception("the cross-encoder failed")
-            raise
-        return [(scores[pair], len(once)) for pair in pairs]
+    def _score(self, asked: list[_Asked]) -> list[tuple[float | None, int]]:
+        """Return each pair's score, None for one that its request does not need any more, and how many were read."""
+        read: dict[TextPair, float] = {}
+        scores: list[float | None] = []
+        decided: object = None
+        for pair, enough, request in asked:  # those of one request stand together
+            if request is decided:
+                scores.append(None)
+                continue
+            score = read.get(pair, self._scored.get(pair))
+            if score is None:
+                try:
+                    (score,) = self._scorer.scores([pair])
+                except Exception:
+                    log.exception("the cross-encoder failed")
+                    raise
+                read[pair] = score
+            scores.append(score)
+            if score >= enough:
+                decided = request
+        return [(score, len(read)) for score in scores]
 
-    def _remember(self, pairs: list[TextPair], results: list[tuple[float, int]], took_s: float) -> None:
-        pair_s = took_s / results[0][1]
+    def _remember(self, asked: list[_Asked], results: list[tuple[float | None, int]], took_s: float) -> None:
+        pair_s = took_s / max(1, results[0][1])
         self._pair_s = pair_s if not self._pair_s else 0.8 * self._pair_s + 0.2 * pair_s
-        self._scored.update((pair, score) for pair, (score, _) in zip(pairs, results, strict=True))
+        for (pair, _, _), (score, _) in zip(asked, results, strict=True):
+            if score is not None:
+                self._scored[pair] = score
         while len(self._scored) > _REMEMBERED:
             del self._scored[next(iter(self._scored))]

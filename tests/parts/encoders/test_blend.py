@@ -13,13 +13,21 @@ PLAIN = Blend(0.8, 0.0)
 """The cross-encoder's own score."""
 
 
-def test_of_candidates_that_the_cross_encoder_trusts_the_nearer_scores_higher() -> None:
-    """Both are served without labels whatever the cosine, and one that it does not trust stays behind them."""
+def test_the_first_candidate_that_the_cross_encoder_trusts_is_taken() -> None:
+    """Those after it need not be read: their scores change nothing. Without one that is trusted the highest counts."""
     chosen = Shortlist(0, Verdict(0.5, "", "verifier"), (Doubtful(0, 0.5), Doubtful(1, 0.9), Doubtful(2, 1.0)))
-    best = settled(chosen, [0.9, 0.88, 0.79], Blend(0.8, 4.0))
-    assert best.place == 1
-    assert best.verdict.read == 0.88
-    assert settled(chosen, [0.9, 0.88, 0.79], PLAIN).place == 0
+    for blend in (PLAIN, Blend(0.8, 4.0)):
+        for scores in ([0.88], [0.88, 0.9], [0.88, 0.9, 0.99]):
+            best = settled(chosen, scores, blend)
+            assert (best.place, best.verdict.read) == (0, 0.88)
+        assert settled(chosen, [0.79, 0.8, 0.9], blend).place == 1
+        assert settled(chosen, [0.2, 0.79, 0.3], blend).place == 1
+
+
+def test_of_candidates_that_the_cross_encoder_trusts_the_nearer_scores_higher() -> None:
+    """Both are served without labels whatever the cosine."""
+    blend = Blend(0.8, 4.0)
+    assert blend.score(0.88, 0.9) > blend.score(0.9, 0.5) >= blend.strict
 
 
 @pytest.mark.parametrize("weight", [0.5, 4.0, 12.0])

@@ -103,9 +103,29 @@ async def test_what_waits_at_the_same_moment_is_scored_in_one_call(queue_of: Mak
     await asyncio.sleep(0)
     stuck.let_go.set()
     batches = [(await one).batch for one in (first, *rest)]
-    assert stuck.calls == [[("a", "b")], [("c", "d"), ("e", "f")], [("g", "h")]]
+    assert stuck.calls == [[("a", "b")], [("c", "d")], [("e", "f")], [("g", "h")]]
     assert batches == [1, 2, 2, 1]
     assert (await rest[0]).scores == (1.0, 1.0)
+
+
+async def test_no_pair_is_read_after_one_that_is_enough(queue_of: Make) -> None:
+    """Those of other requests are, and those of one whose pairs are all refused; a remembered score is enough too."""
+    stuck = Stuck()
+    queue = queue_of(stuck)
+    first = asks(queue, ("a", "b"))
+    await under_way(stuck)
+    stuck.said = 0.7
+    enough = asyncio.create_task(queue.check([("c", "d"), ("e", "f")], PATIENT_S, 0.7))
+    refused = asyncio.create_task(queue.check([("g", "h"), ("i", "j")], PATIENT_S, 0.71))
+    await asyncio.sleep(0)
+    stuck.let_go.set()
+    assert (await first).scores == (1.0,)
+    assert ((await enough).scores, (await refused).scores) == ((0.7,), (0.7, 0.7))
+    assert (await enough).batch == 3
+    assert stuck.calls == [[("a", "b")], [("c", "d")], [("g", "h")], [("i", "j")]]
+    again = await queue.check([("a", "b"), ("k", "l")], PATIENT_S, 0.9)
+    assert (again.scores, again.batch) == ((1.0,), 0)
+    assert len(stuck.calls) == 4
 
 
 async def test_a_pair_that_comes_again_costs_no_call(queue_of: Make) -> None:
