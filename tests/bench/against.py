@@ -9,7 +9,7 @@ table says so; from fewer than five rounds none is told.
 REF is by default the commit that `tests/bench/cost-base` names. What is compared with it is the working tree.
 
 examples:
-  python -m tests.bench.against                                   all rows, seven rounds: about an hour
+  python -m tests.bench.against                                   all rows, seven rounds: most of an hour
   python -m tests.bench.against --quick --only full bare          two rows, five rounds of a second: two minutes
   python -m tests.bench.against HEAD~3 --only model --rounds 5    with another commit
   python -m tests.bench.against --peers --json > table.json       other gateways in the same rounds
@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -187,20 +188,17 @@ def lines_of(samples: Samples) -> list[Line]:
     """Put the figures of all rounds together, a line for each row that was measured."""
     lines = []
     for row in ROWS:
-        if row.figure not in samples or not (base := samples[row.figure].get(BASE)):
+        base, new = (samples.get(row.figure, {}).get(name, []) for name in (BASE, NEW))
+        if not base:
             continue
-        new = samples[row.figure][NEW]
-        ratios = [_ratio(mine, theirs) for mine, theirs in zip(new, base, strict=True)]
+        # What is added to a time may be nothing, on a busy machine less: such a round has no ratio.
+        ratios = [mine / theirs for mine, theirs in zip(new, base, strict=True) if theirs > 0 and mine >= 0]
         beside = samples.get("peer_cpu_us", {}).get(PEER) if row.unit == "us" and row.group != STREAM else None
-        to_peer = (
-            statistics.median(_ratio(mine, peer) for mine, peer in zip(new, beside, strict=True)) if beside else None
+        to_peer = statistics.median(mine / peer for mine, peer in zip(new, beside, strict=True)) if beside else None
+        lines.append(
+            Line(row, statistics.median(base), statistics.median(new), Spread.of(ratios or [math.nan]), to_peer)
         )
-        lines.append(Line(row, statistics.median(base), statistics.median(new), Spread.of(ratios), to_peer))
     return lines
-
-
-def _ratio(new: float, base: float) -> float:
-    return new / base if base > 0 else float("nan")
 
 
 def as_text(lines: Sequence[Line], samples: Samples, notes: Sequence[str]) -> str:
@@ -281,13 +279,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for figure, by_build in _of_processes(folder, builds, groups, options, say).items():
                 samples[figure] = by_build
             if not same_locks(builds):
-                notes.append("their locks differ; both ran with the packages that are installed here")
+                notes.append("the builds' locks differ; both ran with the packages that are installed here")
     except (MissingTools, NoBuild) as missing:
         say(missing)
         return 2
     except (NotAsMeant, AssertionError) as wrong:
         say(f"not measured: {wrong}")
         return 1
+    if options.quick and {"memory", "lookup"} & set(groups):
+        notes.append("--quick: memory is after 1,000 requests, and a look-up among 2,000")
     lines = lines_of(samples)
     print(as_json(lines, samples, notes, builds) if options.json else as_text(lines, samples, notes))
     return 3 if options.strict and any(line.state() == "OVER" for line in lines) else 0

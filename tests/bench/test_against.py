@@ -32,6 +32,13 @@ def test_few_rounds_tell_nothing() -> None:
     assert "too few rounds to tell" in _text("bare_cpu_us", [100.0, 100.0], [50.0, 50.0])
 
 
+def test_a_round_without_a_ratio_is_left_out() -> None:
+    """A latency that is added may come out as nothing."""
+    base, new = [1.0] * 5 + [-0.1], [0.3] * 6
+    assert "     0.30     0.30-0.30" in _text("full_p99_c1_ms", base, new)
+    assert "nan" in _text("full_p99_c1_ms", [0.0], [0.0])
+
+
 def test_a_peer_of_the_same_round_stands_beside() -> None:
     """A row whose ratio to the peer is over its target is over, whatever that to the base is."""
     line = _text("full_cpu_us", [1000.0] * 5, [400.0] * 5, [80.0] * 5).splitlines()[1]
