@@ -75,6 +75,7 @@ SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_dupli
 SURELY_OTHER: Final = 0.25
 """`other_answer` of a model whose data sheet does not state it."""
 _BARE_SAME: Final = "label_1"  # default name of the second label in models of two labels
+_READ_AT_ONCE: Final = 256 << 10
 _MODELS: Final = ("onnx/model.onnx", "model.onnx")
 _BESIDE: Final = ("tokenizer.json", "config.json")
 _INPUTS: Final = frozenset({"input_ids", "attention_mask", "token_type_ids"})
@@ -295,10 +296,14 @@ def _digests(folder: Path, model: Path) -> tuple[str, str]:
     first digits of one over all that makes the scores.
     """
     graph, every = hashlib.sha256(), hashlib.sha256()
+    buffer = memoryview(bytearray(_READ_AT_ONCE))  # whole, the weights would take 45 MB
     for path in (model, *weights_beside(model)):
-        content = path.read_bytes()
-        graph.update(content)
-        every.update(hashlib.sha256(content).digest())
+        own = hashlib.sha256()
+        with path.open("rb", buffering=0) as file:
+            while size := file.readinto(buffer):
+                graph.update(buffer[:size])
+                own.update(buffer[:size])
+        every.update(own.digest())
     for name in _BESIDE:
         every.update(hashlib.sha256((folder / name).read_bytes()).digest())
     return graph.hexdigest(), every.hexdigest()[:12]

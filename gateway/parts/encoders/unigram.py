@@ -15,6 +15,8 @@ from functools import lru_cache
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
+import orjson
+
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
@@ -48,8 +50,9 @@ class UnigramTokenizer:
         self._normalized = words.normalizer.normalize_str
         self._words_of = words.pre_tokenizer.pre_tokenize_str
         self._template = template
-        self._ids = {piece: number for number, (piece, _) in enumerate(model["vocab"])}
-        self._scores = array("d", (score for _, score in model["vocab"]))
+        pieces, scores = zip(*model["vocab"], strict=True)
+        self._ids = dict(zip(pieces, range(len(pieces)), strict=True))
+        self._scores = array("d", scores)
         self._unknown_score = min(self._scores) - _BELOW_RAREST
         self._longest = max(map(len, self._ids))
         self._kept = lru_cache(_WORDS_KEPT)(self._split)
@@ -59,7 +62,7 @@ class UnigramTokenizer:
         """Return the tokenizer of a `tokenizer.json`; None for one of another kind. Raises ValueError."""
         if b'"Unigram"' not in content:
             return None
-        read = json.loads(content)
+        read = orjson.loads(content)
         model, processor = read["model"], read["post_processor"]
         if (
             model["type"] != "Unigram"
