@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             with uncollected():
                 read_other_languages()
                 module = command_module(name) if name in COMMANDS else None
-                args = _parser(name, module).parse_args(arguments)
+                args = _parser(module).parse_args(arguments)
             code = int(module.run(args)) if module else Exit.NOT_DONE
             sys.stdout.flush()
             return code
@@ -135,8 +135,8 @@ def _lacks(example: str) -> bool:
     return example.startswith("  tierline ") and standard.part_missing_for(example.split()[1]) is not None
 
 
-def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentParser:
-    """Return the parser of the whole command line, with the options of the chosen command only."""
+def _parser(module: ModuleType | None) -> argparse.ArgumentParser:
+    """Return the parser of the whole command line, with the options of the chosen command only, if one is."""
     parser = _Parser(
         prog="tierline",
         usage="tierline [-h] [--version] COMMAND ...",
@@ -156,11 +156,11 @@ def _parser(chosen: str | None, module: ModuleType | None) -> argparse.ArgumentP
         help=argparse.SUPPRESS,
         prog="tierline",
     )
+    if module is not None:
+        module.add_parser(subparsers)  # of the others none can be meant: each parser takes half a millisecond
+        return parser
     for name in COMMANDS:
-        if module is not None and name == chosen:
-            module.add_parser(subparsers)
-        else:
-            subparsers.add_parser(name, add_help=False)
+        subparsers.add_parser(name, add_help=False)
     return parser
 
 
@@ -169,7 +169,7 @@ def whole_parser() -> argparse.ArgumentParser:
 
     A command that needs a package which is not installed is there without its options. It takes a second to import all.
     """
-    parser = _parser(None, None)
+    parser = _parser(None)
     (subparsers,) = parser._subparsers._group_actions  # type: ignore[union-attr]  # argparse has no public name for them
     assert isinstance(subparsers, argparse._SubParsersAction)  # noqa: S101
     subparsers.help = None  # readers of parsers take what has no help to be hidden

@@ -177,7 +177,7 @@ def _subcommands(parser: argparse.ArgumentParser) -> dict[str, argparse.Argument
 def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each command and subcommand: no line is longer than 120 characters where the terminal is that wide."""
     monkeypatch.setenv("COLUMNS", "122")
-    parser = cli._parser(name, command_module(name) if name else None)
+    parser = cli._parser(command_module(name) if name else None)
     own = _subcommands(parser)[name] if name else parser
     for action in actions_of(name) if name in ("policy", "fit") else ():
         command_module(f"{name} {action}").add_options(_subcommands(own)[action])
@@ -190,7 +190,7 @@ def test_every_help_has_an_example_and_fits_a_terminal(name: str | None, monkeyp
 def test_the_prose_of_a_help_fits_a_narrow_terminal(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the command lines of examples, and what stands beside them, may be longer than 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
-    lines = _subcommands(cli._parser(name, command_module(name)))[name].format_help()
+    lines = _subcommands(cli._parser(command_module(name)))[name].format_help()
     assert [line for line in lines.splitlines() if len(line) > 80 and line[0] != " "] == []
 
 
@@ -248,5 +248,5 @@ def test_a_help_fits_a_screen(monkeypatch: pytest.MonkeyPatch) -> None:
             yield from every(each)
 
     _, *commands = every(cli.whole_parser())
-    lines = [len(parser.format_help().splitlines()) for parser in (cli._parser(None, None), *commands)]
+    lines = [len(parser.format_help().splitlines()) for parser in (cli._parser(None), *commands)]
     assert max(lines) <= 66 and sum(count > 50 for count in lines) <= len(lines) / 10
