@@ -74,7 +74,9 @@ _ENDINGS: Final = (
     ("ily", "y"), ("lly", "l"), ("ly", ""), ("ying", "y"), ("ied", "y"), ("ings", ""), ("ing", ""), ("ed", ""),
     ("tions", "t"), ("tion", "t"), ("sions", "d"), ("sion", "d"), ("ise", "ize"),
 )  # fmt: skip
-_ANY_ENDING: Final = tuple(ending for ending, _ in _ENDINGS)
+_ENDINGS_BY_LETTER: Final = {
+    letter: tuple(row for row in _ENDINGS if row[0][-1] == letter) for letter in {ending[-1] for ending, _ in _ENDINGS}
+}
 
 
 @value_type
@@ -170,7 +172,7 @@ def root_of(word: str) -> str:
         return irregular
     if len(word) < 4 or not word.isascii():
         return word
-    for ending, instead in _ENDINGS if word.endswith(_ANY_ENDING) else ():
+    for ending, instead in _ENDINGS_BY_LETTER.get(word[-1], ()):
         if word.endswith(ending) and len(word) - len(ending) >= 3:
             word = word[: -len(ending)] + instead
             if not instead and len(word) > 3 and word[-1] == word[-2] and word[-1] not in "lsz":
@@ -185,8 +187,8 @@ def senses_of(word: str, root: str) -> tuple[str, ...]:
     `activated` belongs to `activate`, though its root is that of `active`.
     """
     senses = _SENSES.get(word)
-    if senses is None and word not in thesaurus.ROOTS:
-        verbs = (word[:-1],) if word.endswith("ed") else (f"{word[:-3]}e", word[:-3]) if word.endswith("ing") else ()
+    if senses is None and word.endswith(("ed", "ing")) and word not in thesaurus.ROOTS:
+        verbs = (word[:-1],) if word.endswith("ed") else (f"{word[:-3]}e", word[:-3])
         senses = next((_SENSES[verb] for verb in verbs if verb in _SENSES), None)
     return senses or _SENSES.get(root) or (root,)
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from typing import Final, Literal, NamedTuple
 
 from cache.text.thesaurus import groups_of, word_list, word_set
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 
 _READ_CHARS: Final = 200
 _BESIDE_OTHERS: Final = 3
@@ -387,15 +387,26 @@ class _Token(NamedTuple):
     """Whether a clause begins with it."""
 
 
+_made = from_fields(_Token)
+_LISTED: Final = EMPTY.union(FUNCTION, NUMBERS, NEGATIONS, _TIMES, _ASKED, _MODALS, _POLES)
+
+
 @lru_cache(maxsize=16_384)
 def _token(raw: str) -> _Token:
     """Classify one token; cached, because a few thousand words make up most questions."""
+    word = raw.lower()
+    if word == raw and word.isalpha() and word not in _LISTED:
+        return _made((stem(word), False, "", "", "always", None, False))
+    return _other_token(raw, word)
+
+
+def _other_token(raw: str, word: str) -> _Token:
+    """Classify what is no plain word, or one that is listed; `word` is the token in lower case."""
     if raw[-1].isdecimal() and (raw[0].isdecimal() or raw[0] == "-"):
         # `1,000` is `1000`, but `1,5` is not `15`, and `1.000` is not `1` everywhere.
         return _Token(_NUMBER, True, "number", raw.replace(",", "") if _THOUSANDS.fullmatch(raw) else raw)
     if not raw[-1].isalnum():
         return _Token(raw)
-    word = raw.lower()
     if len(raw) > 1 and raw.isupper() and raw not in _HALVES:  # `US` is not `us`, `IT` is not `it`
         return _Token(stem(word), True, "name", stem(word))
     if word in EMPTY:
