@@ -26,9 +26,10 @@ _LET_GO: Final = IF_HELD % b"'DEL',KEYS[1]"
 
 def command(*words: bytes) -> bytes:
     """Pack a command for the protocol: `command(b"GET", b"key")`."""
-    parts = [b"*%d\r\n" % len(words)]
+    parts = [b"*%d" % len(words)]
     for word in words:
-        parts.append(b"$%d\r\n%b\r\n" % (len(word), word))  # noqa: PERF401  (a comprehension is a call)
+        parts += b"\r\n$%d\r\n" % len(word), word  # to format a word, too, would copy it, slowly if it is long
+    parts.append(b"\r\n")
     return b"".join(parts)
 
 
