@@ -63,7 +63,7 @@ class TokenVectors:
             for path, stated in ((table_path, sheet["sha256"]), (folder / "tokenizer.json", sheet["tokenizer"])):
                 if sha256_of(path) != stated:
                     raise TokenVectorsError(f"{path}: it is not the file that {sheet_path.name} describes (sha256)")
-            table = np.load(table_path, mmap_mode="r")
+            table = np.load(table_path, mmap_mode="r").view(np.ndarray)  # whose calls pass no Python
             return cls(tokenizer, table, float(sheet["share"]), frozenset(sheet["languages"]))
         except (OSError, KeyError, TypeError, ValueError) as error:
             if isinstance(error, TokenVectorsError):
@@ -79,7 +79,9 @@ class TokenVectors:
         """
         vector = np.zeros(dimension, np.float32)
         pieces = self._tokenizer.pieces_of(text[:_READ])
-        total = self._table[pieces].sum(axis=0, dtype=np.float32)
+        if not pieces:
+            return vector
+        total = np.add.reduce(self._table.take(pieces, axis=0), axis=0, dtype=np.float32)
         norm = math.sqrt(float(total @ total))
         if norm:
             vector[0] = self._constant

@@ -27,6 +27,11 @@ _LONGEST_KEPT: Final = 32
 """Maximum characters of a word whose pieces are kept."""
 
 
+_SPACE: Final = "▁"
+_AT_SPACES: Final = {"type": "Metaspace", "replacement": _SPACE, "prepend_scheme": "always", "split": True}
+"""Cuts words at spaces, each with the sign in front, as the library does in ten times the time."""
+
+
 class Encoded(NamedTuple):
     """The tokens of a pair: their ids, and which of the texts (0 or 1) each belongs to."""
 
@@ -42,10 +47,13 @@ class Encoded(NamedTuple):
 class UnigramTokenizer:
     """Read pairs of texts. Safe to use from several threads at once."""
 
-    def __init__(self, words: Tokenizer, model: dict[str, Any], template: Sequence[tuple[str, list[int], int]]) -> None:
+    def __init__(
+        self, words: Tokenizer, model: dict[str, Any], template: Sequence[tuple[str, list[int], int]], *, spaced: bool
+    ) -> None:
         """Take what normalises and cuts into words, the vocabulary, and the form of a pair: its parts in order, each a
-        text (`A` or `B`) or ids ('' and those), and the type of its tokens.
+        text (`A` or `B`) or ids ('' and those), and the type of its tokens. `spaced`: words are cut at spaces alone.
         """
+        self._spaced = spaced
         self.unknown: int = model["unk_id"]
         self._normalized = words.normalizer.normalize_str
         self._words_of = words.pre_tokenizer.pre_tokenize_str
@@ -81,7 +89,8 @@ class UnigramTokenizer:
             ids = processor["special_tokens"][stated["id"]]["ids"] if kind == "SpecialToken" else []
             template.append(("" if ids else stated["id"], ids, stated["type_id"]))
         unknown = {"type": "Unigram", "unk_id": 0, "vocab": [model["vocab"][model["unk_id"]]]}
-        return cls(Tokenizer.from_str(json.dumps({**read, "model": unknown, "post_processor": None})), model, template)
+        words = Tokenizer.from_str(json.dumps({**read, "model": unknown, "post_processor": None}))
+        return cls(words, model, template, spaced=read["pre_tokenizer"] == _AT_SPACES)
 
     def encode_batch(self, pairs: Sequence[tuple[str, str]]) -> list[Encoded]:
         """Return the tokens of each pair."""
@@ -97,8 +106,14 @@ class UnigramTokenizer:
 
     def pieces_of(self, text: str) -> list[int]:
         """Return the ids of the pieces of a text."""
+        text = self._normalized(text)
+        words = text.split(" ")
+        if self._spaced and all(words) and _SPACE not in text:
+            words = [_SPACE + word for word in words]
+        else:
+            words = [word for word, _ in self._words_of(text)]
         found: list[int] = []
-        for word, _ in self._words_of(self._normalized(text)):
+        for word in words:
             found += self._kept(word) if len(word) <= _LONGEST_KEPT else self._split(word)
         return found
 
