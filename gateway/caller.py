@@ -6,7 +6,7 @@ Where nobody needs a key, `LoopbackGuard` refuses what web pages send.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -111,14 +111,14 @@ class Caller:
     """What its requests may use; None for everything."""
     is_limited: bool = False
     """Whether its requests count against limits."""
+    owner: str = field(init=False, repr=False, compare=False)
+    """Whose kept answers its requests may see: `TENANT/TEAM` for a team within a tenant, else the tenant.
 
-    @property
-    def owner(self) -> str:
-        """Whose kept answers its requests may see: `TENANT/TEAM` for a team within a tenant, else the tenant.
+    Neither name has a slash. A team of the config is one of tenants, so that it divides none.
+    """
 
-        Neither name has a slash. A team of the config is one of tenants, so that it divides none.
-        """
-        return f"{self.tenant}/{self.team}" if self.team and self.key else self.tenant
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "owner", f"{self.tenant}/{self.team}" if self.team and self.key else self.tenant)
 
     @property
     def sender(self) -> str:

@@ -41,7 +41,7 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
     if hit := await steps.exact_cache.find(request, plan, coalesced):  # 5
         return replay_hit(request, hit)
     if plan.reason:  # it has no cache: nobody shares its answer, and no other question's may serve it
-        vector = await steps.embedder.vector_for(request, plan)  # 6, for the classifier
+        vector = await steps.embedder.vector_for(request, plan) if request.is_classified() else None  # 6
         if request.options.cache.only_if_cached:
             raise CacheOnlyMiss(_NOT_STORED)
         run = await steps.cascade.route(request, vector, steps.router)  # 8

@@ -224,7 +224,9 @@ class Cascade:
         if last is not None and last.kind == "caller_fault" and self._best() is None and not self._dropped:
             return Fail()
         timed_out = left.total_s < MIN_ATTEMPT_S
-        tier = None if timed_out or not self._may_attempt() else self._current()
+        tier = None
+        if not timed_out and self._may_attempt():
+            tier = self._stronger[0] if self._stronger else self._current()
         full_s = 0.0
         if tier is not None and not self._starts(tier, left):
             full_s = self._full_s(tier, left)
@@ -284,9 +286,7 @@ class Cascade:
         return len(self._attempts) - self._no_work + more <= self._policy.escalate.max_attempts
 
     def _current(self) -> str | None:
-        """Return the tier to call next; None when only a finished answer, or nothing, is left."""
-        if self._stronger:
-            return self._stronger[0]
+        """Return the tier to call once none is stronger; None when only a finished answer, or nothing, is left."""
         if self._best() is not None:
             return None
         weaker = self._dropped or self._weaker

@@ -238,9 +238,10 @@ class Deadline(PatientLimit):
     _cancelling: int
 
     def __init__(self, limit_s: float) -> None:
-        super().__init__()
+        # All of it without a call: every call of a model has one.
         self._limit_s = limit_s
         self._expired = False
+        self._turns = 0
 
     def __enter__(self) -> None:
         task = asyncio.current_task()
@@ -248,8 +249,9 @@ class Deadline(PatientLimit):
             raise RuntimeError("a deadline needs a running task")
         self._task = task
         self._cancelling = task.cancelling()
-        self._loop = task.get_loop()
-        self._begin(self._limit_s)
+        self._loop = loop = task.get_loop()
+        self._due = loop.time() + self._limit_s
+        self._timer = loop.call_later(self._limit_s, self._expire)
 
     def _give_up(self) -> None:
         self._expired = True

@@ -36,7 +36,7 @@ from gateway.chat.completions import evidence_of, fill_in, says_more_than_text, 
 from gateway.chat.stream_state import StreamState
 from gateway.dialects.native import client_paths
 from gateway.telemetry import names
-from gateway.telemetry.trace import Judged
+from gateway.telemetry.trace import judged_of
 from gateway.tiers.slot import SlotRequest
 from routing.attempt import AttemptMachine, Commit, GiveUp, Hold, Judge, Reject
 from routing.cascade import MIN_ATTEMPT_S, Attempt, AttemptOutcome, Left
@@ -402,7 +402,7 @@ class AttemptRun:
     def _note(self, verdict: Assessment, evidence: Evidence, tokens: Sequence[str] = ()) -> None:
         """Record a verdict's basis on the hop; `tokens` are the judged tokens as text, for the trace alone."""
         hop = self._hop
-        hop.judged = Judged(evidence, time.perf_counter_ns(), verdict.threshold, tokens)
+        hop.judged = judged_of((evidence, time.perf_counter_ns(), verdict.threshold, tokens))
         hop.attributes[names.CONFIDENCE_BASIS] = verdict.basis
         if verdict.head:
             hop.attributes[names.CONFIDENCE_HEAD] = verdict.head

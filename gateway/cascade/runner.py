@@ -76,7 +76,9 @@ class CascadeRunner:
         """
         if request.hold is not None:
             await request.hold.before_routing(request)
-        return self.prepare(request, router.decide(request, vector))
+        routed = router.decide(request, vector)
+        request.client.watch()
+        return CascadeRun(request, self, routed)
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""

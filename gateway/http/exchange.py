@@ -33,7 +33,7 @@ from gateway.request.options import TIER_PREFIX, TRY, known_headers, read_option
 from gateway.seams import early_head, tried
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND, Ledger
-from gateway.telemetry.trace import NO_PARENT, Trace, parse_parent
+from gateway.telemetry.trace import NO_PARENT, Trace, new_request_id, parse_parent
 from policies.value_type import from_fields
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class BaseExchange:
         follows, told_below = telemetry.follows_callers, telemetry.told_below
         self.trace = Trace(names.REQUEST, parent, telemetry.sampled_below, follows=follows, told_below=told_below)
         self.trace.route = scope.get("path", "")
-        self.ledger = Ledger(request_id_of(self.headers))
+        self.ledger = Ledger(request_id_of(self.headers) if b"x-request-id" in self.headers else new_request_id())
         self.counted = False
         """Whether the request was counted against its owners' limits with the handshake of its connection."""
         self.caller = ANYBODY

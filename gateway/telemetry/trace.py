@@ -29,6 +29,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from gateway.telemetry import names
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -73,6 +74,9 @@ class Judged(NamedTuple):
     at_ns: int
     threshold: float | None = None
     tokens: Sequence[str] = ()
+
+
+judged_of: Final = from_fields(Judged)
 
 
 class Ejected(Protocol):
