@@ -239,6 +239,7 @@ _MARKS: Final = re.compile(r"[¿¡؟،؛。、，？！；：]|(?<!\S)[,.!?;:]++
 """Punctuation of other scripts, and what is left of it around a polite phrase."""
 _ACRONYM: Final = re.compile(r"\b[A-Z]{2,}\b")
 _POLITE: Final = (["please"], ["thanks"], ["thx"], ["thank", "you"])
+_LAST_POLITE: Final = frozenset(phrase[-1] for phrase in _POLITE)
 _FEW: Final = 3
 
 
@@ -275,10 +276,12 @@ def _foreign_wording(code: str, text: str) -> str:
 
 def _without_closing(words: list[str]) -> list[str]:
     """Remove polite words from the end, and the punctuation before them."""
-    end = [word.lower() for word in words[-2:]]
-    while words and (polite := next((phrase for phrase in _POLITE if end[-len(phrase) :] == phrase), None)) is not None:
+    while words and words[-1].lower() in _LAST_POLITE:
+        end = [word.lower() for word in words[-2:]]
+        polite = next((phrase for phrase in _POLITE if end[-len(phrase) :] == phrase), None)
+        if polite is None:
+            break
         del words[-len(polite) :]
         if words:
             words[-1] = words[-1].rstrip(",.!?")
-        end = [word.lower() for word in words[-2:]]
     return words
