@@ -7,7 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
+from cache.store.base import StoreUnavailable
 from cache.store.connections import Deadline
+from cache.store.redis_store import RedisStore
+from tests.support.redis_script import scripted_redis
+from tests.support.store import UNHURRIED, local_store
 
 
 @pytest.fixture
@@ -70,3 +74,37 @@ async def test_a_peer_that_is_silent_costs_the_limit(pair: tuple[socket.socket, 
         assert time.perf_counter() - began < 2
     finally:
         timers[0].cancel()
+
+
+@pytest.mark.parametrize("busy_s", [0.0205, 0.03, 0.06])
+async def test_an_open_connection_waits_as_patiently(busy_s: float) -> None:
+    """The reply to a look-up has come while the loop was busy for longer than the limit."""
+    with local_store() as there:
+        hurried = RedisStore.from_url(there.url)
+        async with asyncio.timeout(30):
+            while True:  # opening a connection may take longer than a look-up may
+                try:
+                    await hurried.get("k")
+                    break
+                except StoreUnavailable:
+                    await asyncio.sleep(0.05)
+        for _ in range(5):
+            looking = asyncio.ensure_future(hurried.get("k"))
+            await asyncio.sleep(0)
+            time.sleep(busy_s)
+            assert await looking is None
+        await hurried.aclose()
+
+
+async def test_an_open_connection_to_a_silent_server_costs_the_limit() -> None:
+    """A look-up that is not answered fails, and the next one has a connection of its own."""
+    async with scripted_redis(b"$-1\r\n") as script:
+        store = RedisStore.from_url(script.url, slack=UNHURRIED / 4)
+        assert await store.get("k") is None
+        script.delay_s = 1.5
+        with pytest.raises(StoreUnavailable, match="timeout"):
+            await store.get("k")
+        script.delay_s = 0.0
+        assert await store.get("k") is None
+        assert script.connections == 2
+        await store.aclose()
