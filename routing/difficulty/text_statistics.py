@@ -100,7 +100,9 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
     hashes.sort()
     changes = hashes[1:] != hashes[:-1]
     if np.logical_and.reduce(changes):
-        return hashes.astype(np.intp), np.ones(len(hashes), np.float32)
+        once = np.empty(len(hashes), np.float32)
+        once.fill(1)
+        return hashes.astype(np.intp), once
     firsts = np.empty(len(hashes) + 1, np.bool_)
     firsts[0] = firsts[-1] = True
     firsts[1:-1] = changes
