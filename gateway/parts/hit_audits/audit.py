@@ -25,7 +25,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +36,7 @@ from cache.entry import CorruptEntry, decode
 from cache.scopes.scope import SCHEMA
 from cache.semantic.hit_bound import Complaint, SurfaceState, group_in_words
 from cache.store.base import Append, Command, Store, StoreUnavailable
+from cache.store.resp import entries
 from gateway.parts.hit_audits.comparison import ALIKE, COMPARISON, AnswerComparer, SampleJudge, contradict, text_of
 from gateway.parts.hit_audits.control import RiskControl, RiskFigures
 from gateway.parts.hit_audits.groups import MOST, Batch, Label, decode_batch, encode_batch
@@ -241,6 +242,11 @@ def _time_of(name: str, now: float) -> float:
     return int(milliseconds) / 1000 if milliseconds.isdecimal() else now
 
 
+def _next_page(stream: str, last: str) -> tuple[bytes, ...]:
+    """Return the words of the command that reads what follows an entry of a stream."""
+    return (b"XRANGE", stream.encode(), b"(" + last.encode(), b"+", b"COUNT", b"%d" % _PAGE)
+
+
 class Audits:
     """Audit all surfaces. `embed` must be safe to call in a thread; without it only the texts are compared.
 
@@ -409,29 +415,49 @@ class Audits:
         """Exchange batches with the other workers periodically, until cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            for surface in list(self._surfaces.values()):
-                if surface.breaches:
-                    surface.forget_breaches(self._clock())
-                with contextlib.suppress(StoreUnavailable):
-                    await self._exchange(surface)
+            if surfaces := list(self._surfaces.values()):
+                await self._exchange(surfaces)
             timer = loop.call_later(_EVERY_S, self._wake.set)
             await self._wake.wait()
             timer.cancel()
             self._wake.clear()
 
-    async def _exchange(self, surface: AuditedSurface) -> None:
-        """Append this worker's batch to the stream, and process what all workers have appended since."""
+    async def _exchange(self, surfaces: Sequence[AuditedSurface]) -> None:
+        """Append this worker's batches to the surfaces' streams, and process what all workers have appended since."""
+        for surface in surfaces:
+            if surface.breaches:
+                surface.forget_breaches(self._clock())
+            with contextlib.suppress(StoreUnavailable):
+                await self._append(surface)
+        asked = [Command(_next_page(surface.stream, surface.last), optional=True) for surface in surfaces]
+        try:
+            replies = await self._store.ask(asked, _ASK_S)
+        except StoreUnavailable:
+            return
+        for surface, reply in zip(surfaces, replies, strict=True):
+            try:
+                page = entries(reply)
+            except (TypeError, ValueError, LookupError, AttributeError):
+                continue  # the key has a value of another kind
+            with contextlib.suppress(StoreUnavailable):
+                await self._take(surface, page)
+                await self._publish(surface)
+
+    async def _append(self, surface: AuditedSurface) -> None:
+        """Append this worker's batch to the stream, if it is time. Raises StoreUnavailable."""
         surface.quiet_s += _EVERY_S
-        now = self._clock()
         urgent = surface.labels or surface.complaints
         if urgent or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
-            batch = surface.taken()
+            batch, now = surface.taken(), self._clock()
             try:
                 await self._store.apply([Append(surface.stream, encode_batch(batch), LINES)])
             except StoreUnavailable:
                 surface.fold(batch, now, now)
                 raise
-        page = await self._store.after(surface.stream, surface.last, _PAGE, 1)
+
+    async def _take(self, surface: AuditedSurface, page: Sequence[tuple[str, bytes]]) -> None:
+        """Process a page of the stream and those after it. Raises StoreUnavailable."""
+        now = self._clock()
         while page:
             for name, value in page:
                 surface.last = name
@@ -439,7 +465,6 @@ class Audits:
                     surface.fold(decode_batch(value), _time_of(name, now), now)
                 await asyncio.sleep(0)  # after a restart there are thousands, of a millisecond or two each
             page = await self._store.after(surface.stream, surface.last, _PAGE, 1) if len(page) == _PAGE else []
-        await self._publish(surface)
 
     async def _publish(self, surface: AuditedSurface) -> None:
         """Publish the surface's figures if they changed, or were published long ago."""
