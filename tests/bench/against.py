@@ -28,6 +28,7 @@ import argparse
 import json
 import math
 import statistics
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -40,7 +41,7 @@ from typing import Final
 from tests.bench.builds import Build, NoBuild, base_commit, packed, same_locks
 from tests.bench.load import NotAsMeant
 from tests.bench.many import FLAT, SIZES
-from tests.bench.measure import Say
+from tests.bench.measure import Figures, Say
 from tests.bench.processes import MOST_ROUNDS, ONCE, SLOW, Place
 from tests.bench.rig import MissingTools, choose_cores, raw_model, require_tools
 from tests.bench.rounds import QUICK, REQUESTS, STREAM, TEXTS, Length, Rounds, Samples, stand
@@ -194,7 +195,7 @@ def lines_of(samples: Samples) -> list[Line]:
         # What is added to a time may be nothing, on a busy machine less: such a round has no ratio.
         ratios = [mine / theirs for mine, theirs in zip(new, base, strict=True) if theirs > 0 and mine >= 0]
         beside = samples.get("peer_cpu_us", {}).get(PEER) if row.unit == "us" and row.group != STREAM else None
-        to_peer = statistics.median(mine / peer for mine, peer in zip(new, beside, strict=True)) if beside else None
+        to_peer = statistics.median(mine / peer for mine, peer in zip(new, beside, strict=False)) if beside else None
         lines.append(
             Line(row, statistics.median(base), statistics.median(new), Spread.of(ratios or [math.nan]), to_peer)
         )
@@ -271,13 +272,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with tempfile.TemporaryDirectory(prefix="tierline-against-") as temporary:
             folder = Path(temporary)
             builds = {
-                BASE: packed(folder, BASE, options.ref or base_commit()),
-                NEW: packed(folder, NEW, options.new),
+                BASE: packed(folder / "trees", BASE, options.ref or base_commit()),
+                NEW: packed(folder / "trees", NEW, options.new),
             }
             say(f"base is {builds[BASE].commit}, new is {builds[NEW].commit}; both on {sys.version.split()[0]}")
-            samples, notes = _measured(folder, builds, groups, options, say)
-            for figure, by_build in _of_processes(folder, builds, groups, options, say).items():
-                samples[figure] = by_build
+            samples, notes, dropped = _measured(folder, builds, groups, options, say)
+            samples |= _of_processes(folder, builds, groups, options, dropped, say)
             if not same_locks(builds):
                 notes.append("the builds' locks differ; both ran with the packages that are installed here")
     except (MissingTools, NoBuild) as missing:
@@ -286,42 +286,56 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (NotAsMeant, AssertionError) as wrong:
         say(f"not measured: {wrong}")
         return 1
+    notes += [f"{name} is not measured further: {why}" for name, why in dropped.items()]
     if options.quick and {"memory", "lookup"} & set(groups):
         notes.append("--quick: memory is after 1,000 requests, and a look-up among 2,000")
     lines = lines_of(samples)
     print(as_json(lines, samples, notes, builds) if options.json else as_text(lines, samples, notes))
+    if dropped:
+        return 1
     return 3 if options.strict and any(line.state() == "OVER" for line in lines) else 0
 
 
 def _measured(
     folder: Path, builds: Mapping[str, Build], groups: Sequence[str], options: argparse.Namespace, say: Say
-) -> tuple[Samples, list[str]]:
+) -> tuple[Samples, list[str], dict[str, str]]:
     rounds = _rounds(options)
     ways = [way for way in (*REQUESTS, STREAM) if way in groups or (way in TEXTS and "texts" in groups)]
     if not ways:
-        return {}, []
+        return {}, [], {}
     with stand(folder, list(builds.values()), choose_cores(), options.peers, say) as there:
         run = Rounds(there, folder, QUICK if options.quick else Length(), say)
         for number in range(rounds):
             say(f"round {number + 1} of {rounds}")
             run.run(number, ways)
     notes = [*dict.fromkeys(run.notes), *(f"{name} is not measured: {why}" for name, why in there.missing.items())]
-    return run.samples, notes
+    return dict(run.samples), notes, run.dropped
 
 
 def _of_processes(
-    folder: Path, builds: Mapping[str, Build], groups: Sequence[str], options: argparse.Namespace, say: Say
+    folder: Path,
+    builds: Mapping[str, Build],
+    groups: Sequence[str],
+    options: argparse.Namespace,
+    dropped: dict[str, str],
+    say: Say,
 ) -> Samples:
     samples: Samples = defaultdict(lambda: defaultdict(list))
     with raw_model() as model:
         for number in range(min(_rounds(options), MOST_ROUNDS)):
             for name in (name for name in SLOW if name in groups and not (number and name in ONCE)):
+                figures: dict[str, Figures] = {}
+                place = Place(folder / f"{name}-{number}", choose_cores(), model.port, options.quick)
+                place.folder.mkdir()
                 for build in sorted(builds.values(), key=lambda build: build.name, reverse=bool(number % 2)):
                     say(f"round {number + 1}: {name}: {build.name}")
-                    (place := folder / f"{name}-{number}").mkdir(exist_ok=True)
-                    figures = SLOW[name](build, Place(place, choose_cores(), model.port, options.quick))
-                    for figure, value in figures.items():
-                        samples[figure][build.name].append(value)
+                    try:
+                        figures[build.name] = {} if name in dropped else SLOW[name](build, place)
+                    except (NotAsMeant, NoBuild, AssertionError, subprocess.SubprocessError, OSError) as wrong:
+                        dropped[name] = f"in round {number + 1}, {build.name}: {wrong}"
+                for build_name, found in figures.items() if name not in dropped else ():
+                    for figure, value in found.items():
+                        samples[figure][build_name].append(value)
     return samples
 
 

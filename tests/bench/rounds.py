@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import statistics
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,7 +16,7 @@ from gateway.telemetry.names import STAGE
 from tests.bench import measure, peers
 from tests.bench.builds import Build
 from tests.bench.load import Load, Subject, run_wrk
-from tests.bench.measure import NotAsMeant, Say, ask
+from tests.bench.measure import Figures, NotAsMeant, Say, ask
 from tests.bench.prompts import LANGUAGES, LENGTHS, natural, rewordings, stored
 from tests.bench.rig import Cores, Service, bench_gateway, gateway_service, nginx_proxy, on_core, raw_model, raw_proxy
 from tests.bench.streams import Shape, watch
@@ -73,10 +73,10 @@ QUICK: Final = Length(1, 1, 1.2)
 
 @contextmanager
 def stand(folder: Path, builds: Sequence[Build], cores: Cores, with_peers: bool, say: Say) -> Iterator[Stand]:
-    """Start it all, each build on a database of its own in one store; this process joins the load's core."""
-    os.sched_setaffinity(0, {cores.load})
+    """Start it all, each build on a database of its own in one store; this process is on the load's core meanwhile."""
     folders, missing = peers.installed(peers.HOME, say) if with_peers else ({}, {})
     with ExitStack() as stack:
+        stack.enter_context(on_core(cores.load))
         upstream = stack.enter_context(raw_model())
         store = stack.enter_context(local_store())
         direct = Subject("direct", upstream)
@@ -123,7 +123,7 @@ def subject_of(way: str, service: Service, scope: str) -> Subject:
 
 @dataclass(slots=True)
 class Rounds:
-    """The rounds of one run. `notes` has what a reader must know of the figures."""
+    """The rounds of one run. `notes` says what a reader must know, `dropped` why a way is not measured any more."""
 
     there: Stand
     folder: Path
@@ -131,21 +131,31 @@ class Rounds:
     say: Say
     samples: Samples = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     notes: list[str] = field(default_factory=list)
+    dropped: dict[str, str] = field(default_factory=dict)
 
     def run(self, number: int, ways: Sequence[str]) -> None:
-        """Ask everything once; raises NotAsMeant where a build does not go the way that is measured."""
+        """Ask everything once. Where a build does not go the way that is measured, that way is dropped."""
         order = list(self.there.gateways)
         if number % 2:
             order.reverse()
+        ways = [way for way in ways if way not in self.dropped]
         base = self._yardsticks(number, ways)
         for way in ways:
-            for name in order:
-                self.say(f"{way}: {name}")
-                service = gateway_service(self.there.gateways[name])
-                if way == STREAM:
-                    self._streams(name, Subject(way, service), base)
-                else:
-                    self._requests(way, name, subject_of(way, service, f"Round {number}, {way}."), number, base)
+            try:
+                figures = {name: self._figures(way, name, number, base) for name in order}
+            except (NotAsMeant, AssertionError, subprocess.SubprocessError, OSError) as wrong:
+                self.dropped[way] = f"in round {number + 1}: {wrong}"
+                continue
+            for name, found in figures.items():
+                for figure, value in found.items():
+                    self.samples[figure][name].append(value)
+
+    def _figures(self, way: str, name: str, number: int, base: Mapping[str, float]) -> Figures:
+        self.say(f"{way}: {name}")
+        service = gateway_service(self.there.gateways[name])
+        if way == STREAM:
+            return self._streams(Subject(way, service), base)
+        return self._requests(way, name, subject_of(way, service, f"Round {number}, {way}."), number, base)
 
     def _yardsticks(self, number: int, ways: Sequence[str]) -> dict[str, float]:
         """Measure proxies and peers; return what the model server alone takes."""
@@ -161,7 +171,7 @@ class Rounds:
                 self.samples["peer_cpu_us"][subject.name].append(self._wrk(subject, MANY, number).cpu_us)
         return base
 
-    def _requests(self, way: str, name: str, subject: Subject, number: int, base: Mapping[str, float]) -> None:
+    def _requests(self, way: str, name: str, subject: Subject, number: int, base: Mapping[str, float]) -> Figures:
         for attempt in range(_TRIES):
             try:
                 _prepare(subject, number * _TRIES + attempt, self.folder)
@@ -173,7 +183,7 @@ class Rounds:
             self._check_stage(way, name)
         load = self._wrk(subject, _PAIRS_AT_ONCE if way == "model" else MANY, number)
         self._judge(way, name, load)
-        self.samples[f"{way}_cpu_us"][name].append(load.cpu_us)
+        figures = {f"{way}_cpu_us": load.cpu_us}
         for connections in _LATENCIES_AT.get(way, ()):
             own = subject if way == "exact" else replace(subject, scope=f"{subject.scope} {connections}".strip())
             load = self._wrk(own, connections, number)
@@ -182,7 +192,8 @@ class Rounds:
                 {"p50": 0.0, "p99": 0.0} if way == "exact" else {p: base[f"{p}_c{connections}"] for p in ("p50", "p99")}
             )
             for quantile, value in (("p50", load.p50_ms), ("p99", load.p99_ms)):
-                self.samples[f"{way}_{quantile}_c{connections}_ms"][name].append(value - less[quantile])
+                figures[f"{way}_{quantile}_c{connections}_ms"] = value - less[quantile]
+        return figures
 
     def _check_stage(self, way: str, name: str) -> None:
         """Raise NotAsMeant unless the trace of the latest request says that it was decided where this way has it."""
@@ -199,14 +210,13 @@ class Rounds:
         except AssertionError:
             raise NotAsMeant(f"{name} does not decide {way} by {_STAGES[way]}: {shown[-500:]}") from None
 
-    def _streams(self, name: str, subject: Subject, base: Mapping[str, float]) -> None:
-        self.samples["ttft_ms"][name].append(_ttft_ms(subject, self.length) - base["ttft"])
-        chunks = watch(subject, Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s)
-        self.samples["chunk_us"][name].append(chunks.cpu_us_per_chunk)
-        held = watch(
-            replace(subject, model="judged"), Shape(concurrent=MANY, chunks=150, pace_ms=8), self.length.stream_s
-        )
-        self.samples["judged_us"][name].append(held.cpu_us_per_chunk)
+    def _streams(self, subject: Subject, base: Mapping[str, float]) -> Figures:
+        long = Shape(concurrent=MANY, chunks=150, pace_ms=8)
+        return {
+            "ttft_ms": _ttft_ms(subject, self.length) - base["ttft"],
+            "chunk_us": watch(subject, long, self.length.stream_s).cpu_us_per_chunk,
+            "judged_us": watch(replace(subject, model="judged"), long, self.length.stream_s).cpu_us_per_chunk,
+        }
 
     def _wrk(self, subject: Subject, connections: int, number: int) -> Load:
         seconds = self.length.throughput_s if connections == MANY else self.length.latency_s
