@@ -191,7 +191,7 @@ _MOST_TURNS = 8
 
 
 class PatientLimit:
-    """Limit the time of an exchange, `_begin` to `_timer.cancel()`; after it `_give_up` is called, perhaps a bit later.
+    """Limit the time of an exchange, `begin` to `timer.cancel()`; after it `_give_up` is called, perhaps a bit later.
 
     `asyncio.timeout` measures the wall clock: if the event loop itself was busy for longer than the limit, it gives up
     on a reply that has long been waiting in the socket. Under load that would turn answers into failures, and failures
@@ -200,19 +200,20 @@ class PatientLimit:
     late, since an exchange may take several: a new connection takes five or six.
     """
 
-    __slots__ = ("_due", "_loop", "_timer", "_turns")
+    __slots__ = ("_due", "_loop", "_turns", "timer")
 
     _loop: asyncio.AbstractEventLoop
 
     def __init__(self) -> None:
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.TimerHandle | None = None
         self._due = 0.0
         self._turns = 0
 
-    def _begin(self, limit_s: float) -> None:
+    def begin(self, limit_s: float) -> None:
+        """Have `_give_up` called after `limit_s` seconds, unless `timer` is cancelled."""
         self._turns = 0
         self._due = self._loop.time() + limit_s
-        self._timer = self._loop.call_later(limit_s, self._expire)
+        self.timer = self._loop.call_later(limit_s, self._expire)
 
     def _expire(self) -> None:
         now = self._loop.time()
@@ -221,7 +222,7 @@ class PatientLimit:
             self._turns += 1
             turn_s = _LATE_TURN_S if late else _TURN_S
             self._due = now + turn_s
-            self._timer = self._loop.call_later(turn_s, self._expire)
+            self.timer = self._loop.call_later(turn_s, self._expire)
             return
         self._give_up()
 
@@ -251,7 +252,7 @@ class Deadline(PatientLimit):
         self._cancelling = task.cancelling()
         self._loop = loop = task.get_loop()
         self._due = loop.time() + self._limit_s
-        self._timer = loop.call_later(self._limit_s, self._expire)
+        self.timer = loop.call_later(self._limit_s, self._expire)
 
     def _give_up(self) -> None:
         self._expired = True
@@ -260,8 +261,8 @@ class Deadline(PatientLimit):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         # As in asyncio.timeout: a cancellation that was requested elsewhere as well is passed on.
         if self._expired and self._task.uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise TimeoutError from None

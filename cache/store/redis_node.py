@@ -129,7 +129,7 @@ class StoreConnection(PatientLimit, asyncio.Protocol):
         self._waiting = waiting = self._loop.create_future()
         self._transport.write(commands)
         if limit_s is not None:
-            self._begin(limit_s)
+            self.begin(limit_s)
         return waiting
 
     def data_received(self, data: bytes) -> None:
@@ -146,8 +146,8 @@ class StoreConnection(PatientLimit, asyncio.Protocol):
         elif len(self._replies) >= self._wanted and not self._waiting.done():
             self._waiting.set_result(self._replies)
             self._waiting = None
-            if self._timer is not None:
-                self._timer.cancel()
+            if self.timer is not None:
+                self.timer.cancel()
 
     def eof_received(self) -> None:
         """Close; the server has ended the connection."""
@@ -160,8 +160,8 @@ class StoreConnection(PatientLimit, asyncio.Protocol):
     async def disconnect(self) -> None:
         """Close the connection without waiting."""
         self.usable, self._waiting = False, None
-        if self._timer is not None:
-            self._timer.cancel()
+        if self.timer is not None:
+            self.timer.cancel()
         await self._opened.disconnect(nowait=True)
 
     def _give_up(self) -> None:

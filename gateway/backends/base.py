@@ -338,7 +338,7 @@ Payload = bytes | Sequence[bytes]
 """The body of a request; a large one in pieces."""
 
 
-def joined(payload: Payload) -> bytes:
+def in_one_piece(payload: Payload) -> bytes:
     """Return a body in one piece."""
     return payload if isinstance(payload, bytes) else b"".join(payload)
 

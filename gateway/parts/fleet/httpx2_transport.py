@@ -17,8 +17,8 @@ from gateway.backends.base import (
     TimedOut,
     Unreachable,
     drain,
+    in_one_piece,
     in_words,
-    joined,
     whole_body,
 )
 
@@ -59,7 +59,7 @@ class Httpx2Transport:
         if traceparent:
             headers = {**headers, "traceparent": traceparent, **({"tracestate": tracestate} if tracestate else {})}
         try:
-            response = await self._post(headers, joined(body))
+            response = await self._post(headers, in_one_piece(body))
         except httpx2.TimeoutException as error:
             raise TimedOut("no connection in time") from error
         except httpx2.RemoteProtocolError as error:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
-from gateway.backends.base import BadStatus, Payload, Response, Transport, error_start, joined
+from gateway.backends.base import BadStatus, Payload, Response, Transport, error_start, in_one_piece
 from gateway.off_loop import off_loop
 from policies.value_type import value_type
 
@@ -183,7 +183,7 @@ class SignedTransport:
         self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Response:
         """See `Transport.send`."""
-        whole = joined(body)
+        whole = in_one_piece(body)
         signed = await self._identity.signed("POST", self._url, headers, whole)
         response = await self._inner.send(signed, whole, traceparent, tracestate)
         if response.status == 200:

@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from gateway.backends.base import InvalidReply, Payload, Response, Unreachable, joined, whole_body
+from gateway.backends.base import InvalidReply, Payload, Response, Unreachable, in_one_piece, whole_body
 from gateway.parts.local.kinds.scripted.script import MID_STREAM, Fault, Json, ModelReply, ScriptedRule, ToolCall
 
 FINGERPRINT = "scripted"
@@ -84,7 +84,7 @@ class ScriptedTransport:
         self, headers: Mapping[str, str], body: Payload, traceparent: str = "", tracestate: str = ""
     ) -> Response:
         """See `Transport.send`."""
-        request = orjson.loads(joined(body))
+        request = orjson.loads(in_one_piece(body))
         reply = self._reply_to(request)
         if not request.get("stream"):
             tokens_s = reply.between_s * max(0, len(reply.pieces()) - 1)
