@@ -347,7 +347,7 @@ _LEAST_SHARE: Final = 0.01
 _REMEMBERED: Final = 8_192
 _LONGEST_REMEMBERED: Final = 64
 """Letters of the longest word that is remembered."""
-_LANE: Final = np.dtype("<u4")
+_LANE: Final = np.dtype("<i4")
 _RAISED: Final = 128
 """Added to each weight, so that none is below 0 and sums of lanes do not borrow from each other."""
 
@@ -397,7 +397,7 @@ class ShippedLanguages:
         model = _model()
         short = max(map(len, words)) <= _LONGEST_REMEMBERED
         lanes = sum(map(_remembered_lanes_of if short else _lanes_of, words))
-        sums = np.frombuffer(lanes.to_bytes(_LANE.itemsize * (len(model.codes) + 1), "little"), _LANE).astype(np.int32)
+        sums = np.frombuffer(lanes.to_bytes(_LANE.itemsize * (len(model.codes) + 1), "little"), _LANE)
         groups = int(sums[-1])
         logits = (sums[:-1] - _RAISED * groups) * (model.scale / groups) + model.bias
         shares = np.exp(logits - np.maximum.reduce(logits))
