@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from cache.planning.volatile import is_volatile
 from cache.text.languages import ForeignReading, readings_of
-from cache.text.reading import FAINT, LISTS, words_of
+from cache.text.reading import FAINT, LISTS, text_words
 from cache.text.thesaurus import groups_of, word_set
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class _QuestionWords(NamedTuple):
 
 
 def _words_of(question: str) -> _QuestionWords:
-    words = words_of(question).words
+    words = text_words(question).words
     seen = frozenset(words)
     return _QuestionWords(question, words, seen, len(seen - FAINT), readings_of(question))
 

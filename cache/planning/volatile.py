@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cache.text.reading import letters_of, words_of
+from cache.text.reading import letters_of, text_words
 
 ARTEFACT: Final = Path(__file__).parent.parent / "artefacts" / "volatile"
 _END: Final = 1_000
@@ -224,7 +224,7 @@ class VolatileHead:
             if _NO_PLAIN_TOKEN.search(sentence):
                 words = (_ASCII_TOKEN if sentence.isascii() else TOKEN).findall(sentence)
             else:
-                words = words_of(text).letters if count == 1 else letters_of(sentence)
+                words = text_words(text).letters if count == 1 else letters_of(sentence)
             highest = max(highest, self._score(words, facts + asks))
         return highest
 

@@ -48,7 +48,7 @@ class TextWords(NamedTuple):
 
 
 @lru_cache(maxsize=8)
-def words_of(text: str) -> TextWords:
+def text_words(text: str) -> TextWords:
     """Return the words of a text. Cached, as several readers want those of one request; do not change the lists."""
     words = _cut(text, _IN_WORDS, _WORDS)
     return TextWords(words, letters_of(text) if _NO_LETTER.search(text) else words)
@@ -122,7 +122,7 @@ def is_english(*texts: str) -> bool:
     """
     english = False
     for text in texts:
-        marks = list(filter(None, map(_MARK_OF.get, words_of(text).letters)))
+        marks = list(filter(None, map(_MARK_OF.get, text_words(text).letters)))
         if sum(marks) < 0:
             return False
         english = english or 1 in marks

@@ -47,7 +47,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.text.languages import ForeignReading, Language, digits
-from cache.text.reading import words_of
+from cache.text.reading import text_words
 from gateway.parts.encoders.typos import load_words, respelled
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
@@ -354,7 +354,7 @@ _RAISED: Final = 128
 
 def groups_of_letters(text: str) -> list[int]:
     """Return the hashes, 0..BUCKETS, of the words of a text and of the groups of letters in them."""
-    return [group for word in words_of(text).letters[:_READ_WORDS] for group in _groups_in(word)]
+    return [group for word in text_words(text).letters[:_READ_WORDS] for group in _groups_in(word)]
 
 
 def _groups_in(word: str) -> list[int]:
@@ -391,7 +391,7 @@ class ShippedLanguages:
 
     def compared(self, text: str) -> Language:
         """Return the language of a text in Latin, Cyrillic or Arabic script."""
-        words = words_of(text).letters[:_READ_WORDS]
+        words = text_words(text).letters[:_READ_WORDS]
         if not words:
             return Language("")
         model = _model()

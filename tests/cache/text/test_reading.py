@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cache.text.reading import is_english, letters_of, script_of, words_of
+from cache.text.reading import is_english, letters_of, script_of, text_words
 
 LATIN_1 = "".join(map(chr, range(256)))
 
@@ -56,5 +56,5 @@ def test_texts_are_english_by_their_function_words(texts: tuple[str, ...], engli
 )  # fmt: skip
 def test_words_are_rows_of_letters_and_digits_in_lower_case(text: str) -> None:
     """Of Latin-1 they are cut by a table, with the same words."""
-    assert words_of(text) == (re.findall(r"\w+", text.lower()), re.findall(r"[^\W\d_]+", text.lower()))
-    assert letters_of(text) == words_of(text).letters
+    assert text_words(text) == (re.findall(r"\w+", text.lower()), re.findall(r"[^\W\d_]+", text.lower()))
+    assert letters_of(text) == text_words(text).letters
