@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
 
-_BATCH: Final = 32
+MOST_AT_ONCE: Final = 32
 """Most items of one batch."""
 _CLOSE_S: Final = 1.0
 """Most seconds for the rest of the queue when the process stops."""
@@ -44,7 +44,7 @@ class BatchTask(Generic[T]):
         self._queue.append(item)
         if len(self._queue) == 1:
             self._waiting.set()
-        elif len(self._queue) == _BATCH:
+        elif len(self._queue) == MOST_AT_ONCE:
             self._full.set()
 
     async def aclose(self) -> None:
@@ -59,13 +59,13 @@ class BatchTask(Generic[T]):
     async def _run(self) -> None:
         while self._queue or not self._closing:
             await self._waiting.wait()
-            if self._linger_s and not self._closing and len(self._queue) < _BATCH:
+            if self._linger_s and not self._closing and len(self._queue) < MOST_AT_ONCE:
                 self._full.clear()
                 timer = asyncio.get_running_loop().call_later(self._linger_s, self._full.set)
                 await self._full.wait()
                 timer.cancel()
-            for left in range(len(self._queue), 0, -_BATCH):  # what comes meanwhile waits for others again
-                await self._finish([self._queue.popleft() for _ in range(min(_BATCH, left))])
+            for left in range(len(self._queue), 0, -MOST_AT_ONCE):  # what comes meanwhile waits for others again
+                await self._finish([self._queue.popleft() for _ in range(min(MOST_AT_ONCE, left))])
             if not self._queue:
                 self._waiting.clear()
 

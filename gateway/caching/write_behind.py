@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 from cache.entry import NO_DEMANDS, StoredAnswer, WriteOutcome
 from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
-from gateway.caching.batches import BatchTask
+from gateway.caching.batches import MOST_AT_ONCE, BatchTask
 from gateway.cascade.streaming import LiveStream
 from gateway.chat.completions import completion_text, evidence_of
 from gateway.request.context import AnswerEnd, Reply, SharedAnswer
@@ -183,7 +183,11 @@ class WriteBehind(BatchTask[Finished]):
             hop.end("queue_full")
             self._record(finished, written=False)
         else:
-            self._add(finished)
+            self._queue.append(finished)  # as `_add` does
+            if len(self._queue) == 1:
+                self._waiting.set()
+            elif len(self._queue) == MOST_AT_ONCE:
+                self._full.set()
 
     async def aclose(self) -> None:
         """Finish what is queued, within a time limit, record the rest, and stop."""

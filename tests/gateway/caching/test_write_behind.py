@@ -87,14 +87,14 @@ async def test_a_full_batch_is_finished_at_once(
 
     async with in_process(tmp_path, upstream.url, store_url=store.url) as app:
         behind = app.steps.write_behind
-        for number in range(batches._BATCH + 1):
+        for number in range(batches.MOST_AT_ONCE + 1):
             write = PendingWrite(CachePlan(CachePolicy(), "chat", "chat@1", {}, Features("", 1, 2), ""), unfinished)
             behind.finish(*escalated(f"req-{number}"), Reply(write=write))
             await asyncio.sleep(0)
-        await record_of(app.steps.store, f"req-{batches._BATCH - 1}")
-        assert [finished.ledger.request_id for finished in behind._queue] == [f"req-{batches._BATCH}"]
+        await record_of(app.steps.store, f"req-{batches.MOST_AT_ONCE - 1}")
+        assert [finished.ledger.request_id for finished in behind._queue] == [f"req-{batches.MOST_AT_ONCE}"]
     async with in_process(tmp_path / "again", upstream.url, store_url=store.url) as app:
-        await record_of(app.steps.store, f"req-{batches._BATCH}")
+        await record_of(app.steps.store, f"req-{batches.MOST_AT_ONCE}")
 
 
 async def test_every_request_is_recorded_once(upstream: Upstream, store: LocalStore, tmp_path: Path) -> None:
