@@ -10,7 +10,6 @@ dimensions, MIT), from the PyPI package `wordllama`; the mean and the normalisat
 
 from __future__ import annotations
 
-import json
 import math
 import mmap
 import os
@@ -25,6 +24,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from policies.tensors import map_file, tensors_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -221,20 +222,13 @@ def _word_tokenizer(file: Path) -> Tokenizer:
 
 
 def _mapped(file: Path) -> NDArray[np.int16]:
-    """Return the bits of the float16 matrix in a safetensors file, mapped: an 8-byte length, a JSON header, the data.
-
-    Raises EmbedderUnavailable if the file has another form.
-    """
+    """Return the bits of the float16 matrix in a safetensors file, mapped. Raises EmbedderUnavailable for another."""
     try:
-        with file.open("rb") as opened:
-            mapped = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-        start = 8 + int.from_bytes(mapped[:8], "little")
-        tensor = json.loads(mapped[8:start])["embedding.weight"]
-        rows, columns = tensor["shape"]
-        if tensor["dtype"] != "F16":
-            raise ValueError(tensor["dtype"])
-        matrix = np.frombuffer(mapped, np.int16, rows * columns, start + tensor["data_offsets"][0])
-    except (OSError, ValueError, LookupError, TypeError) as error:
+        content = map_file(file)
+        matrix = tensors_in(content)["embedding.weight"]
+        if matrix.dtype != np.float16 or matrix.ndim != 2:
+            raise ValueError(f"{matrix.dtype} {matrix.shape}")
+    except (OSError, ValueError, KeyError) as error:
         raise EmbedderUnavailable(f"{file} is not a float16 matrix in safetensors form: {error}") from None
-    mapped.madvise(mmap.MADV_WILLNEED)  # into the page cache, not into this process
-    return matrix.reshape(rows, columns)
+    content.madvise(mmap.MADV_WILLNEED)  # into the page cache, not into this process
+    return matrix.view(np.int16)
