@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
@@ -55,7 +55,13 @@ class Metrics:
         """Count this process as a serving worker, and watch what its `gateway.steps.Steps` say of themselves."""
 
     def flush(self) -> None:
-        """Take over what was counted since the last call; telemetry's background task calls this."""
+        """Take over what was counted since the last call, all at once."""
+        for _ in self.flush_slices():
+            pass
+
+    def flush_slices(self) -> Iterator[None]:
+        """Take over what was counted since the last call, a millisecond's worth at each step; telemetry calls this."""
+        return iter(())
 
     def stop(self) -> None:
         """Stop what `start` began."""

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
@@ -33,6 +32,9 @@ _LEAST_SLICE: Final = 4
 _LARGEST_SLICE: Final = 32
 _PART: Final = 8
 _INTERVAL_S: Final = 0.05
+_FLUSH_S: Final = 5.0
+"""Seconds after which the metrics take over what was counted. The more requests of one surface come meanwhile, the less
+each costs."""
 _CLOSE_S: Final = 1.5
 MOST_CHARS: Final = 16_384
 """Characters of a prompt or an answer that are recorded where texts are captured."""
@@ -123,6 +125,7 @@ class Telemetry:
         self._waiting = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = False
+        self._flush: asyncio.TimerHandle | None = None
         self._logged: set[str] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -144,6 +147,8 @@ class Telemetry:
                 observe(trace, ledger)
             except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out)
                 self._dropped("uncountable", trace)
+            if self._flush is None:
+                self._flush = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_metrics)
         self.keep_uncounted(trace, ledger)
 
     def keep_uncounted(self, trace: Trace, ledger: Ledger) -> None:
@@ -180,10 +185,20 @@ class Telemetry:
         for provider in (self._exporter, self._meter):
             if provider is not None:
                 await provider.aclose()
+        if self._flush is not None:
+            self._flush.cancel()
         self.metrics.flush()
 
+    def _flush_metrics(self) -> None:
+        self._flush = None
+        self._flush_slice(self.metrics.flush_slices())
+
+    def _flush_slice(self, slices: Iterator[None]) -> None:
+        for _ in slices:
+            asyncio.get_running_loop().call_soon(self._flush_slice, slices)
+            return
+
     async def _run(self) -> None:
-        flush_at = 0.0
         while self._queue or not self._closing:
             if (pause_s := self._writer.pause_s) is None:
                 await self._waiting.wait()
@@ -199,12 +214,8 @@ class Telemetry:
             await self._writer.write()
             for left in range(len(self._queue), 0, -_BATCH):  # what comes meanwhile waits for others again
                 await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, left))])
-            if self._closing or time.monotonic() >= flush_at:
-                await asyncio.sleep(0)
-                self.metrics.flush()
-                flush_at = time.monotonic() + _INTERVAL_S
-                if not self._queue:
-                    self._waiting.clear()
+            if not self._queue:
+                self._waiting.clear()
         await self._writer.write(now=True)
 
     async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:

@@ -1,10 +1,10 @@
 """Count requests in Prometheus metrics with prometheus-client, and render the text of `/metrics`.
 
 Each finished request is counted by one call, `observe(trace, ledger)`, after its reply. To keep that cheap, counters
-are summed in a plain dict and passed to prometheus-client by `flush()`, which telemetry's background task calls every
-few tens of milliseconds and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with
-several workers. Series are looked up once per combination of labels and cached, because `labels()` costs 0.9 us. Gauges
-are read from where the state is (`watch...`) every five seconds and whenever the text is rendered.
+are summed in a plain dict and passed to prometheus-client by `flush_slices()`, which telemetry calls every five seconds
+and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers. Series are
+looked up once per combination of labels and cached, because `labels()` costs 0.9 us. Gauges are read from where the
+state is (`watch...`) every five seconds and whenever the text is rendered.
 
 A metric has at most `MOST[type]` series in one process; what comes after has the value `other` in every label.
 
@@ -93,6 +93,8 @@ _UNKNOWN: Final = "unknown"
 _MOST_CACHED: Final = 5000
 _LONGEST_LABEL: Final = 100
 _REFRESH_S: Final = 5.0
+_SLICE: Final = 128
+"""Series that take over their sums in one turn of the event loop."""
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the folder through which workers share their metrics; unset with one worker."""
 
@@ -326,7 +328,6 @@ class PrometheusMetrics(MetricSet, Metrics):
 
     def _refresh_later(self, loop: asyncio.AbstractEventLoop) -> None:
         self._timer = loop.call_later(_REFRESH_S, self._refresh_later, loop)
-        self.flush()
         self.refresh()
 
     def refresh(self) -> None:
@@ -334,14 +335,18 @@ class PrometheusMetrics(MetricSet, Metrics):
         for read in self._watched:
             read()
 
-    def flush(self) -> None:
-        """Pass what was counted since the last flush to prometheus-client."""
-        tally, self._tally = self._tally, defaultdict(float)
-        for series, amount in tally.items():
-            series.inc(amount)
-        observed, self._observed = self._observed, defaultdict(list)
-        for histogram, values in observed.items():
-            _observe_all(histogram, values)
+    def flush_slices(self) -> Iterator[None]:
+        """Pass what was counted since the last flush to prometheus-client, some series at each step."""
+        left = len(self._tally) + len(self._observed)  # what is counted meanwhile is for the next flush
+        while left > 0 and (self._tally or self._observed):
+            for _ in range(min(left, _SLICE)):
+                if self._tally:
+                    series, amount = self._tally.popitem()
+                    series.inc(amount)
+                elif self._observed:
+                    _observe_all(*self._observed.popitem())
+            left -= _SLICE
+            yield
         for histogram, times in self._first_bytes:
             if times[-1]:
                 _observe_counted(histogram, times)
@@ -353,7 +358,8 @@ class PrometheusMetrics(MetricSet, Metrics):
 
     def render_slices(self) -> Iterator[bytes]:
         """Return the exposition text in parts, some of them empty; each takes about half a millisecond to make."""
-        self.flush()
+        for _ in self.flush_slices():
+            yield b""
         self.refresh()
         for text in self._text.slices():
             yield text.encode("utf-8", "backslashreplace")
