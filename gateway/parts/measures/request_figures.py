@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _STAGE_OF_HOP: Final = {
     names.CACHE_EXACT: "cache", names.CACHE_SEMANTIC: "cache", names.EMBED: "embed", names.ROUTE: "route",
 }  # fmt: skip
-_MOST_POLICIES: Final = 256
+_MOST_POLICIES: Final = 4_096
 _OK: Final = 200
 
 
