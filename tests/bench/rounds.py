@@ -36,12 +36,16 @@ REQUESTS: Final = (*_MAIN, *TEXTS)
 """Ways of a request. `full-...` is the full path of one language or of one length."""
 STREAM: Final = "stream"
 _TRIES: Final = 3
+_AGAIN: Final = 100
+"""What is added to the number of a round for each further try, so that its prompts are others."""
 _STAGES: Final = {"rule": "rule", "model": "cross_encoder"}
 """What decides on a hit."""
 _LATENCIES_AT: Final = {"full": (1, 64), "bare": (1,), "exact": (1,)}
 """Connections at which latencies are measured: what is added to the model server's own, and all of an exact hit."""
 _STRAYED: Final = 0.02
-"""Share of replies that may have gone another way before a figure is worth nothing."""
+"""Share of replies that may go another way before the table says so."""
+_LOST: Final = 0.2
+"""The share from which the measurement is made again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +145,17 @@ class Rounds:
         ways = [way for way in ways if way not in self.dropped]
         base = self._yardsticks(number, ways)
         for way in ways:
-            try:
-                figures = {name: self._figures(way, name, number, base) for name in order}
-            except (NotAsMeant, AssertionError, subprocess.SubprocessError, OSError) as wrong:
-                self.dropped[way] = f"in round {number + 1}: {wrong}"
-                continue
-            for name, found in figures.items():
-                for figure, value in found.items():
-                    self.samples[figure][name].append(value)
+            for turn in range(number, _TRIES * _AGAIN, _AGAIN):
+                try:
+                    figures = {name: self._figures(way, name, turn, base) for name in order}
+                except (NotAsMeant, AssertionError, subprocess.SubprocessError, OSError) as wrong:
+                    self.dropped[way] = f"in round {number + 1}: {wrong}"  # look-ups of a busy machine end early
+                    continue
+                self.dropped.pop(way, None)
+                for name, found in figures.items():
+                    for figure, value in found.items():
+                        self.samples[figure][name].append(value)
+                break
 
     def _figures(self, way: str, name: str, number: int, base: Mapping[str, float]) -> Figures:
         self.say(f"{way}: {name}")
@@ -172,14 +179,8 @@ class Rounds:
         return base
 
     def _requests(self, way: str, name: str, subject: Subject, number: int, base: Mapping[str, float]) -> Figures:
-        for attempt in range(_TRIES):
-            try:
-                _prepare(subject, number * _TRIES + attempt, self.folder)
-                break
-            except NotAsMeant:  # a look-up of a busy machine ends early
-                if attempt == _TRIES - 1:
-                    raise
-        if number == 0 and way in _STAGES:
+        _prepare(subject, number, self.folder)
+        if number % _AGAIN == 0 and way in _STAGES:
             self._check_stage(way, name)
         load = self._wrk(subject, _PAIRS_AT_ONCE if way == "model" else MANY, number)
         self._judge(way, name, load)
@@ -226,6 +227,8 @@ class Rounds:
         count = max(1.0, load.per_second * self.length.throughput_s)
         if load.failed:
             self.notes.append(f"{way}: {load.failed} requests to {name} failed in a round")
+        if load.strayed > _LOST * count:
+            raise NotAsMeant(f"{load.strayed / count:.0%} of {name}'s replies went another way")
         if load.strayed > _STRAYED * count:
             self.notes.append(f"{way}: {load.strayed / count:.0%} of {name}'s replies went another way in a round")
 
@@ -233,7 +236,7 @@ class Rounds:
 def _prepare(subject: Subject, number: int, folder: Path) -> None:
     """Store what hits need, and see that requests go this way."""
     if subject.name == "model":
-        for text in stored(_seed(number // _TRIES, _PAIRS_AT_ONCE)):
+        for text in stored(_seed(number, _PAIRS_AT_ONCE)):
             ask(subject, text)
         seed = _PROBED + number
         for text in stored(seed):
