@@ -474,3 +474,18 @@ async def test_gauges_are_read_now_and_then(metrics: PrometheusMetrics, read: Re
     assert read("backend_headroom_ratio", backend="small", unit="requests") == 0.25
     metrics.stop()
     assert read("workers") == 0
+
+
+def test_sums_are_taken_over_in_slices() -> None:
+    """Of many surfaces no step holds the loop long; what is counted meanwhile is not lost, and the text has all."""
+    metrics = PrometheusMetrics()
+    for number in range(100):
+        metrics.observe(*escalated(surface=f"surface-{number}"))
+    slices = metrics.flush_slices()
+    next(slices)
+    metrics.observe(*escalated(surface="surface-0"))
+    assert len([*slices]) > 3
+    text = metrics.render()
+    for number in range(100):
+        labels = {"surface": f"surface-{number}", "path": "escalated", "tier": "hosted", "status": "200"}
+        assert value_of(text, "tierline_requests_total", **labels) == (2 if number == 0 else 1)
