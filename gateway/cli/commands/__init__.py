@@ -34,6 +34,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
+        gc.freeze()  # else the next object has all of them scanned
         gc.set_threshold(20_000, 20, 50)
         gc.enable()
 
