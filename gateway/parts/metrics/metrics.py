@@ -93,7 +93,7 @@ _UNKNOWN: Final = "unknown"
 _MOST_CACHED: Final = 5000
 _LONGEST_LABEL: Final = 100
 _REFRESH_S: Final = 5.0
-_SLICE: Final = 128
+_SLICE: Final = 64
 """Series that take over their sums in one turn of the event loop."""
 METRICS_FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
 """Environment variable with the folder through which workers share their metrics; unset with one worker."""
