@@ -138,11 +138,10 @@ class Rounds:
     dropped: dict[str, str] = field(default_factory=dict)
 
     def run(self, number: int, ways: Sequence[str]) -> None:
-        """Ask everything once. Where a build does not go the way that is measured, that way is dropped."""
+        """Ask everything once. Where a build does not go the way that is measured, the round has no figure of it."""
         order = list(self.there.gateways)
         if number % 2:
             order.reverse()
-        ways = [way for way in ways if way not in self.dropped]
         base = self._yardsticks(number, ways)
         for way in ways:
             for turn in range(number, _TRIES * _AGAIN, _AGAIN):
