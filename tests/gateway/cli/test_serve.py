@@ -38,7 +38,7 @@ def test_what_only_shows_when_it_is_put_together_is_said_too(tmp_path: Path, wor
     config.write_text(default_config().read_text() + "classifier: classifier\n")
     code, lines = refused("--workers", workers, "--config", str(config))
     assert code == 2
-    assert lines[0].startswith(f"tierline: {tmp_path}/classifier/difficulty.safetensors cannot be read")
+    assert lines[0].startswith(f"tierline: {tmp_path}/classifier/difficulty.json cannot be read")
     assert "Traceback" not in "".join(lines)
 
 
