@@ -53,9 +53,7 @@ def charge(ledger: Ledger, hop: Hop, price: Price | None, usage: Usage, *, hides
     How much of it was wasted is determined when the request is over. Called by `gateway.cascade.call.BackendCall`
     alone.
     """
-    usd = usage.cost_usd
-    if usd is None and price is not None:
-        usd = price.of(usage)
+    usd = cost(price, usage)
     dollars = usd or 0.0
     if usd is None:
         ledger.cost_unknown = True

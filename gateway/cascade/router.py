@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -135,14 +134,14 @@ class Router:
         costs = None
         if request.conversation is not None and self.conversations is not None:
             costs = self.conversations.costs(request)
-        now = time.monotonic()
+        left = request.left()
         spent = None if request.hold is None else request.hold.spent(request.policy)
         given = DecisionInput(
             difficulty,
             features,
             health,
-            request.deadline - now,
-            None if request.ttft_deadline is None else request.ttft_deadline - now,
+            left.total_s,
+            left.ttft_s,
             request.clamp,
             request.policy.held_out > 0
             and (spent is None or spent.share < request.policy.steer_from)

@@ -76,9 +76,7 @@ class CascadeRunner:
         """
         if request.hold is not None:
             await request.hold.before_routing(request)
-        routed = router.decide(request, vector)
-        request.client.watch()
-        return CascadeRun(request, self, routed)
+        return self.prepare(request, router.decide(request, vector))
 
     def prepare(self, request: RequestContext, routed: Routed) -> CascadeRun:
         """Return the cascade of a routed request; no attempt is started yet."""

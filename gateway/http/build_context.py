@@ -14,7 +14,7 @@ from gateway.cascade.protocols import LEAST_LOOKED_AT
 from gateway.dialects.native import Native
 from gateway.errors import InvalidRequest, NotFound, UpstreamTimeout
 from gateway.request.context import Client, RequestContext
-from gateway.request.options import NO_OPTIONS, TIER_PREFIX, RequestOptions, read_options, session_of
+from gateway.request.options import TIER_PREFIX, RequestOptions, read_options, session_of
 from gateway.telemetry import names
 from policies.loader import AUTO
 from routing.decide import Clamp
@@ -85,12 +85,10 @@ def build_context(
     if steps.telemetry.exports:
         trace.asked = names.asked_in(effective)
     trace.policy = policy
-    trace.deadline_s = allowed_s = policy.slo.deadline if options is NO_OPTIONS else deadline_s(policy, options)
+    trace.deadline_s = allowed_s = deadline_s(policy, options)
     first_due = ttft_deadline(policy, options, came) if features.stream else None
     if first_due is not None:
         trace.ttft_s = first_due - came
-    free = options is NO_OPTIONS and pinned is None and rights is None
-    clamp = None if free else clamp_of(policy, options, pinned, rights, models)
     return RequestContext(
         request_id=ledger.request_id,
         tenant=ledger.tenant,
@@ -98,7 +96,7 @@ def build_context(
         body=effective,
         features=features,
         options=options,
-        clamp=clamp,
+        clamp=clamp_of(policy, options, pinned, rights, models),
         own_limit=own_limit,
         deadline=came + allowed_s,
         trace=trace,

@@ -149,7 +149,7 @@ class RequestOptions:
     tpot_s: float | None = None
 
 
-NO_OPTIONS: Final = RequestOptions()
+_NO_OPTIONS: Final = RequestOptions()
 
 
 def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -170,7 +170,7 @@ def known_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
 def read_options(headers: dict[bytes, bytes]) -> RequestOptions:
     """Return the options in `headers` (see `known_headers`). Raises InvalidRequest for an invalid one."""
     if headers.keys().isdisjoint(_OPTIONS):
-        return NO_OPTIONS
+        return _NO_OPTIONS
     return RequestOptions(
         surface=_text(headers, b"x-tierline-surface"),
         cache=read_cache_control(headers.get(b"cache-control"), headers.get(b"x-tierline-cache")),
