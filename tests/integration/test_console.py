@@ -5,7 +5,9 @@ It has what others leave of the cores, so the second is asserted only where they
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import subprocess
 import sys
 import time
@@ -58,6 +60,21 @@ def test_a_request_is_on_its_page_within_a_second(cached_gateway: Gateway, conso
         assert "Where the time went" in httpx2.get(page).text
         update = next(line for line in lines if line.startswith("data:") and "<tbody" in line)
         assert update
+
+
+@pytest.mark.parametrize("path", ["/now", "/usage", "/requests"])
+def test_a_page_is_told_of_what_came_before_its_stream(cached_gateway: Gateway, console: str, path: str) -> None:
+    """A request between a page and the stream of its updates does not wait for the next one."""
+    live = re.search('hx-sse:connect="([^"]+)"', httpx2.get(f"{console}{path}", timeout=20 * SLACK).text)
+    assert live is not None
+    body = {"model": "chat", "messages": [{"role": "user", "content": f"Is this seen on {path}?"}]}
+    reply = httpx2.post(f"{cached_gateway.url}/chat/completions", json=body, timeout=20)
+    page = f"{console}/requests/{reply.headers['x-request-id']}"
+    until(lambda: httpx2.get(page).status_code == 200, 10, "the page", poll_s=0.1)
+    with httpx2.stream("GET", console + html.unescape(live[1]), timeout=20 * SLACK) as updates:
+        lines = updates.iter_lines()
+        assert next(lines) == ": connected"
+        assert next(line for line in lines if line).startswith("data:")
 
 
 def test_a_stream_of_its_page_ends_with_the_console(store: LocalStore, tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ IDLE: Final = Brief(0, 0, None, limited=False)
 
 
 def is_pressing(endpoint: Endpoint, told: Brief) -> bool:
-    """Whether siblings should know sooner than with the next heartbeat how it differs from what they were told.
+    """Return whether siblings should know how it differs from what they were told before the next heartbeat.
 
     That is an ejection or its end, a quota that is used up, and the load of a backend that is more than half full, as
     others' share of it changes.
