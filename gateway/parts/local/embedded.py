@@ -6,6 +6,8 @@
 
 A request takes the steps that it takes over HTTP, from the parsing of its body to the record in the ledger; only the
 socket is missing. Cancelling the call, or leaving a stream early, is a client that disconnects.
+
+The gateway is imported when the context is entered, and not with this module, which programs import that ask nothing.
 """
 
 from __future__ import annotations
@@ -21,14 +23,10 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Self, overload
 
 import orjson
 
-from gateway.assembly import build, running
-from gateway.backends.sse import DONE, EventParser
-from gateway.config.launch import Launch
 from gateway.errors import RequestTimeout
-from gateway.http.exchange import Exchange
-from gateway.request.body import ChatBodies
 
 if TYPE_CHECKING:
+    from gateway.request.body import ChatBodies
     from gateway.steps import Steps
 
 _SCOPE: Final = {"type": "http", "method": "POST", "path": "/v1/chat/completions"}
@@ -140,6 +138,8 @@ class AnswerStream:
         """Headers of the reply by lower-case name."""
 
     async def __aiter__(self) -> AsyncIterator[Fields]:
+        from gateway.backends.sse import DONE, EventParser
+
         parser = EventParser()
         try:
             async for data in self._call.body():
@@ -173,16 +173,19 @@ class Tierline:
     """
 
     def __init__(self, config: str | Path | None = None, policies: str | Path | None = None) -> None:
-        self._launch = Launch(
-            config=None if config is None else Path(config), policies=None if policies is None else Path(policies)
-        )
+        self._config = None if config is None else Path(config)
+        self._policies = None if policies is None else Path(policies)
         self._stack = AsyncExitStack()
         self.chat = Chat()
         """Has `completions.create`, as in the OpenAI SDK."""
 
     async def __aenter__(self) -> Self:
-        deployment = self._launch.deployment()
-        steps = build(deployment, self._launch.policy_source(deployment))
+        from gateway.assembly import build, running
+        from gateway.config.launch import Launch
+
+        launch = Launch(config=self._config, policies=self._policies)
+        deployment = launch.deployment()
+        steps = build(deployment, launch.policy_source(deployment))
         await self._stack.enter_async_context(running(steps))
         self.chat.completions.open(steps)
         return self
@@ -209,6 +212,8 @@ class Completions:
 
     def open(self, steps: Steps) -> None:
         """Answer requests with these steps from now on."""
+        from gateway.request.body import ChatBodies
+
         self._steps, self._bodies = steps, ChatBodies(steps.deployment.limits)
 
     @overload
@@ -285,6 +290,8 @@ class _EmbeddedCall:
     """One request, answered by a task of its own: the parts of its reply are taken as the reader takes them."""
 
     def __init__(self, steps: Steps, bodies: ChatBodies, headers: Mapping[str, str], raw: bytes) -> None:
+        from gateway.http.exchange import Exchange
+
         self._raw = raw
         self._parts: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1)
         self._on_gone: Callable[[], None] | None = None

@@ -163,3 +163,13 @@ def test_the_readmes_own_program_runs(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("The capital of France is Paris.") == 2, done.stdout
+
+
+def test_importing_it_imports_no_gateway() -> None:
+    """A program that imports the name and asks nothing is not kept waiting."""
+    code = (
+        "import sys; from tierline import Tierline; Tierline('tierline.yaml')\n"
+        "print([m for m in ('gateway.assembly', 'gateway.config.schema', 'numpy', 'pydantic') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "[]\n"
