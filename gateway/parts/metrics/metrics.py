@@ -2,9 +2,10 @@
 
 Each finished request is counted by one call, `observe(trace, ledger)`, after its reply. To keep that cheap, counters
 are summed in a plain dict and passed to prometheus-client by `flush_slices()`, which telemetry calls every five seconds
-and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers. Series are
-looked up once per combination of labels and cached, because `labels()` costs 0.9 us. Gauges are read from where the
-state is (`watch...`) every five seconds and whenever the text is rendered.
+and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers. A flush adds
+to the values of counters past `inc()`, whose checks are for amounts that may be negative. Series are looked up once per
+combination of labels and cached, because `labels()` costs 0.9 us. Gauges are read from where the state is (`watch...`)
+every five seconds and whenever the text is rendered.
 
 A metric has at most `MOST[type]` series in one process; what comes after has the value `other` in every label.
 
@@ -18,7 +19,6 @@ import asyncio
 import os
 import zlib
 from bisect import bisect_left, bisect_right
-from collections import Counter as Counts
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -342,7 +342,7 @@ class PrometheusMetrics(MetricSet, Metrics):
             for _ in range(min(left, _SLICE)):
                 if self._tally:
                     series, amount = self._tally.popitem()
-                    series.inc(amount)
+                    series._value.inc(amount)
                 elif self._observed:
                     _observe_all(*self._observed.popitem())
             left -= _SLICE
@@ -382,11 +382,12 @@ class PrometheusMetrics(MetricSet, Metrics):
         return child
 
     def _series_of(self, key: _Key) -> _Series:
-        if len(self._series) >= MOST[Histogram]:
-            key = (OTHER,) * len(key)
-            if key in self._series:
-                return self._series[key]
-        series = self._series[key] = _Series(self._child, self, key)
+        own = key if len(self._series) < MOST[Histogram] else (OTHER,) * len(key)
+        series = self._series.get(own)
+        if series is None:
+            series = self._series[own] = _Series(self._child, self, own)
+        if len(self._series) < _MOST_CACHED:
+            self._series[key] = series
         return series
 
     def _time_of(self, series: _Series, place: int) -> Histogram:
@@ -553,7 +554,10 @@ def _length(trace: Trace, ledger: Ledger) -> str:
 def _observe_all(histogram: Histogram, values: list[float]) -> None:
     """Add many values at once: prometheus-client offers one at a time, with a dozen Python calls for each."""
     bounds, buckets = histogram._upper_bounds, histogram._buckets
-    counts = Counts(map(partial(bisect_left, bounds), values))
+    counts: dict[int, int] = {}
+    for value in values:
+        index = bisect_left(bounds, value)
+        counts[index] = counts.get(index, 0) + 1
     for index, count in counts.items():
         buckets[index].inc(count)
     histogram._sum.inc(sum(values))
