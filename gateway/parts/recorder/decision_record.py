@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -41,6 +41,7 @@ from policies.errors import ConfigError
 from policies.loader import made_policy
 from policies.model import DeployedTier, Policy
 from policies.steering import Spent
+from policies.value_type import from_fields
 from routing.decide import Clamp, DecisionInput, TierCost, TierHealth
 from routing.difficulty.model import CLASSIFIER, Difficulty
 from routing.features import FURTHER, Features
@@ -85,8 +86,7 @@ _NOT_SPENT: Final = (None, None)
 _OUTCOME: Final = ("tiers", "fallbacks", "missing", "weaker", "reason", "stand_in")
 
 
-@dataclass(frozen=True, slots=True)
-class TierFacts:
+class TierFacts(NamedTuple):
     """What a tier can do: the same for all requests until the deployment changes."""
 
     name: str
@@ -95,9 +95,14 @@ class TierFacts:
     context: int | None
 
 
+_made_facts: Final = from_fields(TierFacts)
+
+
 def tier_facts(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
     """Return the facts of these tiers, in their order."""
-    return tuple([TierFacts(tier.name, tier.capabilities, tier.endpoints, tier.context) for tier in health.values()])
+    return tuple(
+        [_made_facts((tier.name, tier.capabilities, tier.endpoints, tier.context)) for tier in health.values()]
+    )
 
 
 def record_of(given: DecisionInput) -> Record:
@@ -458,7 +463,8 @@ def basis_of(policy: Policy, given: DecisionInput, artefacts: Mapping[str, str])
 
 
 def _as_json(tier: DeployedTier | TierFacts) -> dict[str, Any]:
-    fields = {name: getattr(tier, name) for name in tier.__dataclass_fields__}
+    names = tier._fields if isinstance(tier, TierFacts) else tier.__dataclass_fields__
+    fields = {name: getattr(tier, name) for name in names}
     return {**fields, "capabilities": sorted(tier.capabilities)}
 
 
