@@ -158,7 +158,6 @@ class Trace:
     """
 
     __slots__ = (
-        "_base",
         "_flags",
         "after",
         "answer",
@@ -168,6 +167,7 @@ class Trace:
         "captures",
         "deadline_s",
         "decision",
+        "first_span_id",
         "hops",
         "parent_id",
         "policy",
@@ -197,7 +197,8 @@ class Trace:
         self.caller_sampled = bool(flags & _SAMPLED) if follows and self.parent_id else None
         """Whether the caller records the trace; None where that decides nothing."""
         self._flags = (flags & _PASSED_ON) | (self.trace_id & SPAN_ID_MASK < told_below and self.caller_sampled is None)
-        self._base = (drawn & SPAN_ID_MASK) or 1
+        self.first_span_id = (drawn & SPAN_ID_MASK) or 1
+        """The 64-bit span id of the root."""
         self.hops: list[Hop] = []
         self.begin = partial(Hop, self.hops)
         """Begin a hop under the root, by its name and, if given, its attributes; the caller must end it."""
@@ -252,11 +253,11 @@ class Trace:
 
     def span_id(self, hop: Hop) -> int:
         """Return the 64-bit span id of a hop of this trace, never 0: the root's plus the hop's number."""
-        return ((self._base + hop.number) & SPAN_ID_MASK) or 1
+        return ((self.first_span_id + hop.number) & SPAN_ID_MASK) or 1
 
     def traceparent(self, hop: Hop) -> str:
         """Return the W3C `traceparent` header that makes a backend's spans children of `hop`."""
-        span_id = (self._base + hop.number) & SPAN_ID_MASK or 1  # as `span_id` has it
+        span_id = (self.first_span_id + hop.number) & SPAN_ID_MASK or 1  # as `span_id` has it
         return f"00-{self.trace_id:032x}-{span_id:016x}-{self._flags:02x}"
 
     def headers(self, hop: Hop) -> dict[str, str]:

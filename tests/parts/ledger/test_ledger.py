@@ -30,8 +30,8 @@ def _call(*, cost_usd: float = 0.0, estimated: bool = False, wasted: bool = Fals
 
 def _row(**said: Any) -> dict[str, Any]:
     _, ledger = escalated(**({"calls": [_call(cost_usd=0.0003)]} | said))
-    row = {name: getattr(ledger, name) for name in ledger.__slots__} | {"started": 1.0, "score": None}
-    row["calls"] = [{name: getattr(call, name) for name in call.__slots__} for call in ledger.calls]
+    row = vars(ledger) | {"started": 1.0, "score": None}
+    row["calls"] = list(map(vars, ledger.calls))
     return row
 
 
