@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import repeat
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.parts.reasons import detail_names as detail
@@ -26,9 +28,10 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop, RecordedDecision, Trace
     from policies.model import Policy, Quantiles
     from routing.confidence.judge import Evidence
-    from routing.decide import DecisionInput, TierCost, TierHealth
+    from routing.decide import TierCost, TierHealth
     from routing.difficulty.model import Difficulty
     from routing.features import Features
+    from routing.load.latency import Forecast
 
 MOST_TOKENS: Final = 128
 """Judged tokens of which the log-probability is recorded; a prefix is shorter, a whole answer may be longer."""
@@ -39,32 +42,37 @@ _MOST_NAME: Final = 128
 _GUARD: Final = "guard: "
 _UNKNOWN: Final = -1.0
 _LOOKUPS: Final = frozenset({names.CACHE_EXACT, names.CACHE_SEMANTIC})
+_OTHERS: Final = (
+    detail.OTHER_TIERS, detail.OTHER_LATE, detail.OTHER_STATE,
+    detail.OTHER_TTFT, detail.OTHER_TTFT_P95, detail.OTHER_WHOLE, detail.OTHER_QUEUE,
+)  # fmt: skip
 
 
 def complete(trace: Trace) -> None:
     """Add the details to the hops of a finished trace; its root has ended, and nothing of it changes any more."""
     policy, made, root = trace.policy, trace.decision, trace.root
-    if trace.deadline_s is not None:
-        due_ns = root.start_ns + int(trace.deadline_s * 1e9)
-        for hop in trace.hops:
-            if detail.BUDGET_LEFT not in hop.attributes:
-                hop.attributes[detail.BUDGET_LEFT] = (due_ns - hop.start_ns) // 100_000 / 10
-        root.attributes[detail.DEADLINE] = root.attributes[detail.BUDGET_LEFT]
-    if trace.ttft_s is not None:
-        root.attributes[detail.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
+    due_ns = None if trace.deadline_s is None else root.start_ns + int(trace.deadline_s * 1e9)
+    figures = _NONE_KNOWN if made is None else _figures(made.given.health)
     for hop in trace.hops:
-        if hop.name == names.ATTEMPT:
-            _complete_attempt(trace, hop, made)
-        elif hop.name == names.ROUTE and made is not None:
-            _complete_route(hop, made)
-        elif hop.name in _LOOKUPS:
-            if hop.name == names.CACHE_SEMANTIC and policy is not None and policy.cache.semantic is not None:
-                hop.attributes[detail.MIN_SIMILARITY] = policy.cache.semantic.min_similarity
+        name, attributes = hop.name, hop.attributes
+        if due_ns is not None and detail.BUDGET_LEFT not in attributes:
+            attributes[detail.BUDGET_LEFT] = (due_ns - hop.start_ns) // 100_000 / 10
+        if name == names.ATTEMPT:
+            _complete_attempt(trace, hop, made, figures)
+        elif name == names.ROUTE and made is not None:
+            _complete_route(attributes, made, figures)
+        elif name in _LOOKUPS:
+            if name == names.CACHE_SEMANTIC and policy is not None and policy.cache.semantic is not None:
+                attributes[detail.MIN_SIMILARITY] = policy.cache.semantic.min_similarity
             _complete_lookup(hop)
         else:
             continue
-        if policy is not None and names.CLAUSE in hop.attributes:
-            hop.attributes[names.CLAUSE_LINE] = policy.lines[hop.attributes[names.CLAUSE]]
+        if policy is not None and (clause := attributes.get(names.CLAUSE)) is not None:
+            attributes[names.CLAUSE_LINE] = policy.lines[clause]
+    if due_ns is not None:
+        root.attributes[detail.DEADLINE] = root.attributes[detail.BUDGET_LEFT]
+    if trace.ttft_s is not None:
+        root.attributes[detail.TTFT_TARGET] = round(trace.ttft_s * 1000, 1)
 
 
 # The decision.
@@ -76,9 +84,9 @@ def _costs(costs: Mapping[str, TierCost]) -> dict[str, Any]:
     return {detail.COST_TIERS: list(costs), detail.COST_USD: usd, detail.COST_COLD: cold}
 
 
-def _complete_route(hop: Hop, made: RecordedDecision) -> None:
-    policy, given, decision, attributes = made.policy, made.given, made.decision, hop.attributes
-    stream, first, limit_s = given.features.stream, None, given.budget_s
+def _complete_route(attributes: dict[str, Any], made: RecordedDecision, figures: Mapping[str, _Figures]) -> None:
+    policy, given, decision = made.policy, made.given, made.decision
+    first, limit_s = None, given.budget_s
     attributes[detail.BUDGET_LEFT] = round(given.budget_s * 1000, 1)  # what the start rules read
     if given.costs:
         attributes |= _costs(given.costs)
@@ -88,8 +96,8 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
         limit_s = given.ttft_s
     if decision is not None:
         first = decision.tiers[0]
-        if (starts := _figures(given.health[first])).ttft_ms >= 0:
-            attributes[detail.FORECAST_TTFT] = starts.ttft_ms
+        if (ttft_ms := figures[first].ttft_ms) >= 0:
+            attributes[detail.FORECAST_TTFT] = ttft_ms
         clause = clause_of(policy, decision)
         if clause != "tiers" or given.clamp is None:  # else the request's own limits left one tier
             attributes[names.CLAUSE] = clause
@@ -97,44 +105,43 @@ def _complete_route(hop: Hop, made: RecordedDecision) -> None:
             attributes[detail.CHECKS] = _checks(made, clause.removeprefix("route.start."))
         if " expected to " in decision.stand_in:  # the wanted tier is not down but slow
             attributes[detail.STAND_IN_CLAUSE] = "slo.ttft.p99" if limit_s < given.budget_s else "slo.deadline"
-    _describe_others(attributes, given, first, limit_s, stream, policy.slo.tpot)
+    _describe_others(attributes, made, first, limit_s, figures)
 
 
 def _describe_others(
-    attributes: dict[str, Any], given: DecisionInput, first: str | None, limit_s: float, stream: bool, tpot: Quantiles
+    attributes: dict[str, Any],
+    made: RecordedDecision,
+    first: str | None,
+    limit_s: float,
+    figures: Mapping[str, _Figures],
 ) -> None:
     """Add what was known of all tiers, and what was expected of those that the request does not start at."""
+    health, stream = made.given.health.values(), made.given.features.stream
     priors: list[str] = []
-    for tier in given.health.values():
+    for tier in health:
         forecast = tier.forecast
         if forecast is not None and (forecast.prior_ttft if stream else forecast.prior_whole):
             priors.append(tier.name)
     if priors:
         attributes[detail.PRIOR] = priors
-    if stream and (slow := _too_slow(tpot, given.health.values())):
+    if stream and (slow := _too_slow(made.policy.slo.tpot, health)):
         attributes[detail.SLOW_PACE] = slow
-    if len(given.health) < 2:
+    if len(health) < 2:
         return
-    tiers: list[str] = []
-    times: tuple[list[float], ...] = [], [], [], []
-    late: list[bool] = []
-    states: list[str] = []
-    for tier in given.health.values():
+    columns: tuple[list[Any], ...] = [], [], [], [], [], [], []
+    tiers, late, states, ttft_ms, ttft_p95_ms, whole_ms, queue_ms = columns
+    for tier in health:
         if tier.name == first:
             continue
-        figures = _figures(tier)
+        expected = figures[tier.name]
         tiers.append(tier.name)
-        for several, time in zip(times, figures, strict=True):
-            several.append(time)
-        late.append((figures.ttft_ms if stream else figures.whole_ms) > limit_s * 1000)
+        late.append((expected.ttft_ms if stream else expected.whole_ms) > limit_s * 1000)
         states.append(tier.unavailable)
-    attributes[detail.OTHER_TIERS], attributes[detail.OTHER_LATE], attributes[detail.OTHER_STATE] = (
-        tiers,
-        late,
-        states,
-    )
-    attributes[detail.OTHER_TTFT], attributes[detail.OTHER_TTFT_P95] = times[0], times[1]
-    attributes[detail.OTHER_WHOLE], attributes[detail.OTHER_QUEUE] = times[2], times[3]
+        ttft_ms.append(expected.ttft_ms)
+        ttft_p95_ms.append(expected.ttft_p95_ms)
+        whole_ms.append(expected.whole_ms)
+        queue_ms.append(expected.queue_ms)
+    attributes.update(zip(_OTHERS, columns, strict=True))
 
 
 def _too_slow(tpot: Quantiles, tiers: Iterable[TierHealth]) -> list[str]:
@@ -180,28 +187,33 @@ class _Figures(NamedTuple):
 
 
 _NO_FIGURES: Final = _Figures()
+_NONE_KNOWN: Final[Mapping[str, _Figures]] = MappingProxyType({})
 _figures_of: dict[int, tuple[TierHealth, _Figures]] = {}
 _MOST_FIGURES: Final = 512
 
 
-def _figures(health: TierHealth) -> _Figures:
-    """Return a tier's forecast. A tier gives many requests the same object, so the figures are kept for it."""
-    known = _figures_of.get(id(health))
-    if known is not None and known[0] is health:
-        return known[1]
-    forecast, figures = health.forecast, _NO_FIGURES
-    if forecast is not None and forecast.known:
-        first, p95, whole = forecast.ttft_s, forecast.ttft_p95_s, forecast.whole_s
-        figures = _Figures(
-            round(first * 1000, 1) or _UNKNOWN,
-            round(p95 * 1000, 1) or _UNKNOWN,
-            round(whole * 1000, 1) or _UNKNOWN,
-            round(forecast.queue_s * 1000, 1),
-        )
-    if len(_figures_of) >= _MOST_FIGURES:
-        _figures_of.clear()
-    _figures_of[id(health)] = health, figures
+def _figures(health: Mapping[str, TierHealth]) -> Mapping[str, _Figures]:
+    """Return the forecasts of tiers by name. A tier gives many requests the same object, whose figures are kept."""
+    figures: dict[str, _Figures] = {}
+    for name, tier in health.items():
+        known = _figures_of.get(id(tier))
+        if known is None or known[0] is not tier:
+            if len(_figures_of) >= _MOST_FIGURES:
+                _figures_of.clear()
+            known = _figures_of[id(tier)] = tier, _figures_from(tier.forecast)
+        figures[name] = known[1]
     return figures
+
+
+def _figures_from(forecast: Forecast | None) -> _Figures:
+    if forecast is None or not forecast.known:
+        return _NO_FIGURES
+    return _Figures(
+        round(forecast.ttft_s * 1000, 1) or _UNKNOWN,
+        round(forecast.ttft_p95_s * 1000, 1) or _UNKNOWN,
+        round(forecast.whole_s * 1000, 1) or _UNKNOWN,
+        round(forecast.queue_s * 1000, 1),
+    )
 
 
 def _checks(made: RecordedDecision, until: str) -> list[str]:
@@ -255,7 +267,9 @@ def _nodes(rule: Expression, kind: type[ast.expr]) -> Iterable[ast.expr]:
 # An attempt.
 
 
-def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> None:
+def _complete_attempt(  # noqa: PLR0912  (one story, and one call for each attempt)
+    trace: Trace, hop: Hop, made: RecordedDecision | None, figures: Mapping[str, _Figures]
+) -> None:
     attributes, judged, at_ns = hop.attributes, hop.judged, hop.end_ns or trace.root.end_ns
     if names.TIMEOUT in attributes:
         attributes[names.TIMEOUT] = round(attributes[names.TIMEOUT], 1)
@@ -279,7 +293,8 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         attributes[detail.VERDICT_AT] = round((at_ns - hop.start_ns) / 1e6, 2)
         if judged.evidence.logprobs:
             _describe_tokens(attributes, judged.evidence.logprobs, judged.tokens)
-        _describe_calls(attributes, judged.evidence, captures=trace.captures)
+        if judged.evidence.tool_names and attributes.get(names.OUTCOME) != "accepted":
+            _describe_calls(attributes, judged.evidence, captures=trace.captures)
         if trace.captures and names.PREFIX_TOKENS not in attributes:
             attributes[names.PREFIX_TEXT] = judged.evidence.text[:MOST_CHARS]
     elif hop.error == "saturated":
@@ -291,15 +306,15 @@ def _complete_attempt(trace: Trace, hop: Hop, made: RecordedDecision | None) -> 
         attributes[detail.RACE_CLAUSE] = "escalate.speculate.both"
     elif names.CONTINUES in attributes:
         attributes[detail.RACE_CLAUSE] = "escalate.stream.on_break"
-    elif made is not None and made.decision is not None and len(made.decision.tiers) > 1:
-        _describe_next(trace, hop, made, made.decision.tiers, at_ns)
+    elif made is not None:
+        _describe_next(trace, attributes, made, figures, at_ns)
 
 
 def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
     lowest = sorted(range(len(logprobs)), key=logprobs.__getitem__)[:_LOWEST]
-    attributes[detail.PREFIX] = [round(value, 3) for value in logprobs[:MOST_TOKENS]]
+    attributes[detail.PREFIX] = list(map(round, logprobs[:MOST_TOKENS], repeat(3)))
     attributes[detail.LOWEST] = lowest
-    attributes[detail.LOWEST_LOGPROBS] = [round(logprobs[place], 3) for place in lowest]
+    attributes[detail.LOWEST_LOGPROBS] = list(map(round, map(logprobs.__getitem__, lowest), repeat(3)))
     if len(tokens) == len(logprobs):
         attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
         attributes[names.LOWEST_TOKENS] = list(map(tokens.__getitem__, lowest))
@@ -307,31 +322,31 @@ def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], toke
 
 def _describe_calls(attributes: dict[str, Any], evidence: Evidence, *, captures: bool) -> None:
     """Record the calls of a rejected answer; what they were made with only where texts are captured."""
-    if attributes.get(names.OUTCOME) != "accepted" and evidence.tool_names:
-        attributes[detail.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
-        if captures:
-            made = zip(attributes[detail.CALLS], evidence.tool_arguments, strict=False)
-            attributes[names.CALL_ARGUMENTS] = ", ".join(f"{name}({given})" for name, given in made)[:MOST_CHARS]
+    attributes[detail.CALLS] = [name[:_MOST_NAME] for name in evidence.tool_names[:_MOST_CALLS]]
+    if captures:
+        made = zip(attributes[detail.CALLS], evidence.tool_arguments, strict=False)
+        attributes[names.CALL_ARGUMENTS] = ", ".join(f"{name}({given})" for name, given in made)[:MOST_CHARS]
 
 
-def _describe_next(trace: Trace, hop: Hop, made: RecordedDecision, tiers: Sequence[str], at_ns: int) -> None:
+def _describe_next(
+    trace: Trace, attributes: dict[str, Any], made: RecordedDecision, figures: Mapping[str, _Figures], at_ns: int
+) -> None:
     """Record which tier would take over from this attempt, and whether it would have been in time at that moment."""
-    given, attributes = made.given, hop.attributes
-    tier = attributes[names.TIER]
-    if tier == tiers[-1] or tier not in tiers:
+    tier, tiers = attributes.get(names.TIER), () if made.decision is None else made.decision.tiers
+    if tier not in tiers[:-1]:
         return
     name = tiers[tiers.index(tier) + 1]
-    figures = _figures(given.health[name])
+    expected = figures[name]
     attributes[detail.NEXT_TIER] = name
-    attributes[detail.NEXT_TTFT] = figures.ttft_ms
-    attributes[detail.NEXT_WHOLE] = figures.whole_ms
+    attributes[detail.NEXT_TTFT] = expected.ttft_ms
+    attributes[detail.NEXT_WHOLE] = expected.whole_ms
     if trace.deadline_s is None:
         return
-    gone_s, stream = (at_ns - trace.root.start_ns) / 1e9, given.features.stream
+    gone_s, stream = (at_ns - trace.root.start_ns) / 1e9, made.given.features.stream
     left_s = trace.deadline_s - gone_s
     if stream and trace.ttft_s is not None and trace.ttft_s - gone_s < left_s:
         left_s = trace.ttft_s - gone_s
-    attributes[detail.NEXT_LATE] = (figures.ttft_ms if stream else figures.whole_ms) > left_s * 1000
+    attributes[detail.NEXT_LATE] = (expected.ttft_ms if stream else expected.whole_ms) > left_s * 1000
 
 
 # A lookup.
