@@ -105,8 +105,11 @@ def tier_facts(health: Mapping[str, TierHealth]) -> tuple[TierFacts, ...]:
     )
 
 
-def record_of(given: DecisionInput) -> Record:
-    """Return the record of an input, whose health must be in the order of the policy's ladder."""
+def record_of(given: DecisionInput, health: Record | None = None) -> Record:
+    """Return the record of an input, whose health must be in the order of the policy's ladder.
+
+    `health` is that part of the record, where it is known already.
+    """
     features, clamp = given.features, given.clamp
     flags = (
         _TOOLS * features.has_tools
@@ -126,8 +129,8 @@ def record_of(given: DecisionInput) -> Record:
         given.room,
         int(given.holdout),
         [clamp.min_tier, clamp.max_tier] if clamp is not None else 0,
-        _of_difficulty(given.difficulty),
-        list(map(_of_health, given.health.values())),
+        0 if given.difficulty is None else _of_difficulty(given.difficulty),
+        list(map(_of_health, given.health.values())) if health is None else health,
     ]
     if features.before is not None or features.last_tier or given.costs:
         costs = [list(cost) if (cost := given.costs.get(name)) else 0 for name in given.health] if given.costs else None
@@ -284,9 +287,7 @@ def _costs(tiers: Sequence[TierFacts], record: Sequence[Record | int]) -> dict[s
     return {facts.name: TierCost(*values) for facts, values in named if isinstance(values, Sequence)}
 
 
-def _of_difficulty(difficulty: Difficulty | None) -> Record | int:
-    if difficulty is None:
-        return 0
+def _of_difficulty(difficulty: Difficulty) -> Record:
     kind, p_kind = difficulty.kind, difficulty.p_kind
     return [int(difficulty.in_domain), kind, p_kind, difficulty.quantile, *difficulty.p_right]
 
@@ -348,21 +349,22 @@ class DecisionRecorder:
         self._artefacts = artefacts
         self._bases: dict[_Key, tuple[str, bytes]] = {}
         self._written: dict[str, float] = {}
-        self._last: tuple[Policy, list[TierHealth], tuple[str, bytes]] | None = None
-        """The basis of the last decision: a tier gives many requests the same health, and most share their policy."""
+        self._last: tuple[Policy, list[TierHealth], tuple[str, bytes], Record] | None = None
+        """Basis, and health as recorded, of the last decision: a tier gives many requests the same health, and most
+        share their policy."""
         self._due: dict[str, bytes] = {}
         """Bases, by id, that encoded decisions refer to and the store may not have."""
 
     def encode(self, made: RecordedDecision) -> dict[str, Any]:
         """Return the part of a request's record that holds its decision, as JSON values."""
         health = list(made.given.health.values())
-        if self._last is None or self._last[0] is not made.policy or self._last[1] != health:
-            self._last = made.policy, health, self._basis_of(made)
-        basis, blob = self._last[2]
+        if (last := self._last) is None or last[0] is not made.policy or last[1] != health:
+            last = self._last = made.policy, health, self._basis_of(made), list(map(_of_health, health))
+        _, _, (basis, blob), states = last
         if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
             self._due[basis] = blob
         out = None if made.decision is None else outcome_of(made.decision)
-        return {"basis": basis, "in": record_of(made.given), "out": out}
+        return {"basis": basis, "in": record_of(made.given, states), "out": out}
 
     def _basis_of(self, made: RecordedDecision) -> tuple[str, bytes]:
         key = made.policy.version, made.policy.ladder, tier_facts(made.given.health)
