@@ -141,7 +141,8 @@ class HedgeBudgets:
 
     def __init__(self, tiers: Mapping[str, Tier]) -> None:
         self._tiers = tiers
-        self._budgets: dict[str, tuple[float, SpendBudget]] = {}
+        self.by_surface: dict[str, tuple[float, SpendBudget]] = {}
+        """The share of each surface that may hedge, and its budget."""
 
     def may_hedge(self, policy: Policy) -> bool:
         """Return whether the budget of the policy's surface allows one more hedge; False without a hedge section.
@@ -154,22 +155,16 @@ class HedgeBudgets:
         return self._of(policy.surface, hedge.max_extra_spend).may_spend()
 
     def book(self, ledger: Ledger) -> None:
-        """Add a finished request's cost to its surface's budget and charge its hedge; `ledger.calls` must be set.
-
-        Requests of surfaces that do not hedge change nothing.
-        """
-        entry = self._budgets.get(ledger.surface)
-        if entry is None:
-            return
-        budget = entry[1]
+        """Add a finished request's cost to its surface's budget and charge its hedge; `ledger.calls` must be set."""
+        budget = self.by_surface[ledger.surface][1]
         budget.earn(ledger.cost_usd - ledger.wasted_usd)
         if ledger.hedged:
             budget.spend(ledger.wasted_usd + self._dearer(ledger.calls or ()))
 
     def _of(self, surface: str, share: float) -> SpendBudget:
-        entry = self._budgets.get(surface)
+        entry = self.by_surface.get(surface)
         if entry is None or entry[0] != share:
-            entry = self._budgets[surface] = (share, SpendBudget(share))
+            entry = self.by_surface[surface] = (share, SpendBudget(share))
         return entry[1]
 
     def _dearer(self, calls: Sequence[CallAccount]) -> float:
@@ -202,7 +197,8 @@ class Finalizer:
         ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
         if calls:
             _note_waste(ledger, calls)
-            self._hedge_budgets.book(ledger)
+            if ledger.surface in self._hedge_budgets.by_surface:
+                self._hedge_budgets.book(ledger)
         if self._complete is not None:
             self._complete(trace, ledger)
 

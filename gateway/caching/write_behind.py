@@ -148,38 +148,51 @@ class WriteBehind(BatchTask[Finished]):
         requests read the same answer, finishing waits until that has ended. `hold` is what the request holds of its
         owners' limits.
         """
-        if reply is None:
-            self._take(Finished(trace, ledger, hold=hold))
-        elif (end := reply.shared_end) is None:
-            self._take(Finished(trace, ledger, reply.write if reply.is_whole() else None, hold=hold))
-        elif end.over:
-            self._take(Finished(trace, ledger, end.write, end.shared, hold))
-        else:
-            self._open[end] = Finished(trace, ledger, hold=hold)
-            end.then(partial(self._ended, end))
+        write: PendingWrite | None = None
+        shared: SharedAnswer | None = None
+        if reply is not None:
+            if (end := reply.shared_end) is None:
+                write = reply.write if reply.write is not None and reply.is_whole() else None
+            elif end.over:
+                write, shared = end.write, end.shared
+            else:
+                self._open[end] = Finished(trace, ledger, hold=hold)
+                end.then(partial(self._ended, end))
+                return
+        self._take(trace, ledger, hold, write, shared)
 
     def _ended(self, end: AnswerEnd) -> None:
         finished = self._open.pop(end, None)
         if finished is not None:
-            finished.write, finished.shared = end.write, end.shared
-            self._take(finished)
+            self._take(finished.trace, finished.ledger, finished.hold, end.write, end.shared)
 
-    def _settle(self, finished: Finished) -> None:
+    def _settle(self, trace: Trace, ledger: Ledger, hold: HeldLimits | None) -> None:
         try:
-            self._finalizer.close(finished.trace, finished.ledger)
+            self._finalizer.close(trace, ledger)
         except Exception:
-            log.exception("the cost of request %s could not be settled", finished.ledger.request_id)
-        if finished.hold is not None:
-            finished.hold.settle(finished.ledger)
+            log.exception("the cost of request %s could not be settled", ledger.request_id)
+        if hold is not None:
+            hold.settle(ledger)
 
-    def _take(self, finished: Finished) -> None:
-        self._settle(finished)
-        if (after := finished.trace.after) is not None:
-            after(finished.ledger)
-        if finished.write is None:
-            self._record(finished, written=False)
-        elif len(self._queue) >= _QUEUE:
-            hop = finished.trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"})
+    def _take(
+        self,
+        trace: Trace,
+        ledger: Ledger,
+        hold: HeldLimits | None,
+        write: PendingWrite | None,
+        shared: SharedAnswer | None,
+    ) -> None:
+        self._settle(trace, ledger, hold)
+        if (after := trace.after) is not None:
+            after(ledger)
+        if write is None:
+            self._telemetry.record(trace, ledger)
+            if shared is not None:
+                shared.stored(written=False)
+            return
+        finished = Finished(trace, ledger, write, shared)
+        if len(self._queue) >= _QUEUE:
+            hop = trace.begin(names.CACHE_WRITE, {names.CACHE_OUTCOME: "dropped"})
             hop.end("queue_full")
             self._record(finished, written=False)
         else:
@@ -193,7 +206,7 @@ class WriteBehind(BatchTask[Finished]):
         """Finish what is queued, within a time limit, record the rest, and stop."""
         await super().aclose()
         for finished in self._open.values():
-            self._settle(finished)
+            self._settle(finished.trace, finished.ledger, finished.hold)
         for finished in (*self._queue, *self._open.values()):
             self._record(finished, written=False)
 

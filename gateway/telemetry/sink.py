@@ -119,7 +119,7 @@ class Telemetry:
         self._meter = meter
         self._log_request = log_request
         self._decisions = decisions
-        self._complete = complete
+        self._complete = complete or _nothing
         self._writer = record_writer(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
         self._queue: deque[tuple[Trace, Ledger]] = deque()
         self._waiting = asyncio.Event()
@@ -224,7 +224,9 @@ class Telemetry:
             for trace, ledger in batch:
                 try:
                     if kept_for(trace, ledger):
-                        self._complete_hops(trace)
+                        if trace.captures:
+                            _add_texts(trace)
+                        self._complete(trace)
                 except Exception:  # noqa: BLE001  (as below)
                     self._dropped("uncompleted", trace)
             await self._redactor.redact([trace for trace, _ in batch])
@@ -253,7 +255,9 @@ class Telemetry:
         ledger.kept = HEAD if trace.sampled else kept_for(trace, ledger)
         if ledger.kept:
             if self._redactor is None:
-                self._complete_hops(trace)
+                if trace.captures:
+                    _add_texts(trace)
+                self._complete(trace)
             if self._exporter is not None:
                 self._exporter.export(trace, ledger)
         if self._meter is not None:
@@ -261,17 +265,15 @@ class Telemetry:
         if self._writer.keep:
             records.append(ledger_blob(trace, ledger, self._decisions))
 
-    def _complete_hops(self, trace: Trace) -> None:
-        if trace.captures:
-            _add_texts(trace)
-        if self._complete is not None:
-            self._complete(trace)
-
     def _dropped(self, reason: str, trace: Trace) -> None:
         self.metrics.telemetry_dropped(reason)
         if reason not in self._logged:
             self._logged.add(reason)
             _log.exception("telemetry: %s, trace %032x (logged once; each is counted)", reason, trace.trace_id)
+
+
+def _nothing(_: Trace) -> None:
+    pass
 
 
 def _add_texts(trace: Trace) -> None:
