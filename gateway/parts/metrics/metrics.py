@@ -38,7 +38,7 @@ from prometheus_client import (
     generate_latest,
 )
 
-from gateway.parts.measures.endings import HELD, Ending, answered, is_beside, no_answer
+from gateway.parts.measures.endings import HELD, answered, is_beside, no_answer
 from gateway.parts.metrics.metric_set import LENGTH_NAMES, LENGTHS, MOST, OTHER, Metric, MetricSet, OwnText, SharedText
 from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
@@ -149,7 +149,11 @@ class PrometheusMetrics(MetricSet, Metrics):
 
     def observe(self, trace: Trace, ledger: Ledger) -> None:
         """Count one finished request: its ledger, attempts, cache lookups and cache write."""
-        key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, _length(trace, ledger))
+        tokens = ledger.answer_tokens_in  # as the backend counted them, else as the router did
+        if tokens is None and trace.decision is not None:
+            tokens = trace.decision.given.features.approx_tokens
+        length = _UNKNOWN if tokens is None else LENGTH_NAMES[bisect_right(LENGTHS, tokens)]
+        key = (ledger.surface, ledger.path, ledger.tier, ledger.backend, length)
         series = self._series.get(key) or self._series_of(key)
         tally, observed = self._tally, self._observed
         tally[series.requests.get(ledger.status) or self._requests_of(series, ledger.status)] += 1
@@ -434,10 +438,11 @@ class PrometheusMetrics(MetricSet, Metrics):
             if not met:
                 tally[pair[1]] += 1
                 missed.append(objective)
-        ending: Ending = ""
+        ending = series.ending
+        if missed or fault:
+            ending = answered(missed, series.path, fault)
         if not whole or ledger.refused:
-            ending = no_answer(ledger.status, ledger.error, refused=ledger.refused)
-        ending = ending or answered(missed, series.path, fault)
+            ending = no_answer(ledger.status, ledger.error, refused=ledger.refused) or ending
         if ending in HELD:
             tally[series.goodput_requests] += 1
         if ending == "good":
@@ -513,13 +518,15 @@ class _Series:
     """Hold the series of one combination of surface, path, tier, backend and length of the prompt."""
 
     __slots__ = (
-        "amounts", "goodput_good", "goodput_requests", "key", "objectives", "path", "requests", "savings", "surface",
-        "tier", "times",
+        "amounts", "ending", "goodput_good", "goodput_requests", "key", "objectives", "path", "requests", "savings",
+        "surface", "tier", "times",
     )  # fmt: skip
 
     def __init__(self, child: Callable[[Any, _Key], Any], metrics: PrometheusMetrics, key: _Key) -> None:
         surface, path, tier, _, prompt = (value or _NONE for value in key)
         self.key, self.surface, self.path, self.tier = key, surface, path, tier
+        self.ending = answered((), path, "")
+        """How a request ended that got a whole answer without a fault, in time."""
         self.requests: dict[int, Counter] = {}
         """By HTTP status."""
         self.savings: dict[bool | None, tuple[Counter, ...]] = {}
@@ -539,16 +546,6 @@ class _Series:
             child(metrics.counterfactual, (surface,)),
         )
         """As in _AMOUNTS."""
-
-
-def _length(trace: Trace, ledger: Ledger) -> str:
-    """Return the bucket of the prompt's length in tokens: as the backend counted them, else as the router did."""
-    tokens = ledger.answer_tokens_in
-    if tokens is None:
-        if trace.decision is None:
-            return _UNKNOWN
-        tokens = trace.decision.given.features.approx_tokens
-    return LENGTH_NAMES[bisect_right(LENGTHS, tokens)]
 
 
 def _observe_all(histogram: Histogram, values: list[float]) -> None:
