@@ -16,12 +16,12 @@ within the last 250 ms 0.3 us, one that was not 4 to 30 us; a slope, cached for 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import NormalDist
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 
 _RELATIVE_ERROR = 0.05
 _GROWTH = (1 + _RELATIVE_ERROR) / (1 - _RELATIVE_ERROR)
@@ -127,7 +127,7 @@ class Sketch:
 
         If censored samples leave the quantile undetermined, it is the longest duration seen.
         """
-        at_risk = self.total + sum(self.censored.values())
+        at_risk = sum(self.seen.values()) + sum(self.censored.values())
         beyond, allowed = 1.0, 1 - q + 1e-12
         last: int | None = None
         for at in sorted(self.seen.keys() | self.censored.keys() if self.censored else self.seen):
@@ -173,6 +173,9 @@ class _ReadSeries(NamedTuple):
     quantiles: dict[float, float | None]
 
 
+_made_read: Final = from_fields(_ReadSeries)
+
+
 class LatencyModel:
     """The latency statistics of one backend. Times are passed in as seconds of a monotonic clock."""
 
@@ -210,11 +213,30 @@ class LatencyModel:
 
     def ttft(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the time to the first token in seconds; None: too few samples of any prompt length."""
-        return self._quantile(_TTFT + _bucket_of(tokens_in), q, now)
+        return self.quantiles((q,), tokens_in, now, whole=False)[0]
 
     def whole(self, q: float, tokens_in: int, now: float) -> float | None:
         """Return a quantile of the duration of whole answers in seconds; None: too few samples."""
-        return self._quantile(_WHOLE + _bucket_of(tokens_in), q, now)
+        return self.quantiles((q,), tokens_in, now, whole=True)[0]
+
+    def quantiles(self, wanted: Sequence[float], tokens_in: int, now: float, *, whole: bool) -> list[float | None]:
+        """Return quantiles of the time to the first token (or, with `whole`, of whole answers) in seconds.
+
+        All are None if there are too few samples.
+        """
+        series = (_WHOLE if whole else _TTFT) + _bucket_of(tokens_in)
+        read = self._read.get(series)
+        if read is None or now >= read.until:
+            if self._fresh or now >= self._turns_at:
+                self._settle(now)
+            until = min(now + _CACHED_S, self._turns_at)
+            read = self._read[series] = _made_read((until, self._gathered(series), {}))
+        samples, known = read.samples, read.quantiles
+        if samples is not None:
+            for q in wanted:
+                if q not in known:
+                    known[q] = samples.quantile(q)
+        return list(map(known.get, wanted))
 
     def with_prior(self, prior: Prior, q: float, tokens_in: int, now: float, *, whole: bool) -> float:
         """Return the quantile `q`, in seconds, of the prior's expectation and the model's samples merged."""
@@ -267,15 +289,6 @@ class LatencyModel:
         fresh = self._fresh
         fresh[key] = fresh.get(key, 0) + 1
 
-    def _quantile(self, series: int, q: float, now: float) -> float | None:
-        read = self._read.get(series)
-        if read is None or now >= read.until:
-            self._settle(now)
-            read = self._read[series] = _ReadSeries(min(now + _CACHED_S, self._turns_at), self._gathered(series), {})
-        if q not in read.quantiles:
-            read.quantiles[q] = None if read.samples is None else read.samples.quantile(q)
-        return read.quantiles[q]
-
     def _settle(self, now: float) -> None:
         """Sort new samples into the histograms; start a new generation if it is due."""
         fresh, self._fresh = self._fresh, {}
@@ -291,7 +304,8 @@ class LatencyModel:
         sketch = newest.get(series)
         if sketch is None:
             sketch = newest[series] = Sketch()
-        sketch.add_bin(min(at, _BINS - 1), count, censored=bool(key & 1))
+        bins, at = sketch.censored if key & 1 else sketch.seen, min(at, _BINS - 1)
+        bins[at] = bins.get(at, 0) + count
 
     def _turn(self, now: float) -> None:
         """Start a new generation for each one that has passed; the oldest are added to the decaying memory."""
@@ -317,11 +331,11 @@ class LatencyModel:
                 break
             if (sketch := each.get(series)) is not None:
                 gathered.merge(sketch)
-                total += sketch.total
+                total += sum(sketch.seen.values())
         if total < self._min_samples:
             for sketch in self._second_best(series):
                 gathered.merge(sketch)
-                total += sketch.total
+                total += sum(sketch.seen.values())
                 if total >= self._min_samples:
                     break
         return gathered if total >= self._min_samples else None
@@ -414,7 +428,11 @@ class Forecasts:
 
     def _forecast(self, tokens_in: int, now: float, *, cold: bool) -> Forecast:
         latency = self._latency
-        ttft, whole = latency.ttft(0.5, tokens_in, now), latency.whole(0.5, tokens_in, now)
+        ttft, least, p95 = latency.quantiles((0.5, 0.05, 0.95), tokens_in, now, whole=False)
+        if ttft is None:
+            whole, least = latency.quantiles((0.5, 0.05), tokens_in, now, whole=True)
+        else:
+            whole = latency.whole(0.5, tokens_in, now)
         if cold:
             start = self._cold_ttft_s
             return Forecast(start, start, start + (whole or 0.0), 0.0, known=True, cold=True, least_s=start)
@@ -422,8 +440,6 @@ class Forecasts:
             return self._with_prior(self.prior, tokens_in, now, ttft, whole)
         if ttft is None and whole is None:
             return Forecast(0.0, 0.0, 0.0, 0.0, known=False)
-        least = latency.whole(0.05, tokens_in, now) if ttft is None else latency.ttft(0.05, tokens_in, now)
-        p95 = latency.ttft(0.95, tokens_in, now)
         pace = latency.tpot_s
         return Forecast(ttft or 0.0, p95 or 0.0, whole or 0.0, 0.0, known=True, least_s=least or 0.0, tpot_s=pace)
 
