@@ -175,13 +175,13 @@ class _Growth:
 
     def candidates_from(self, levels: Floats) -> Floats:
         """Return how many candidates of the window reach each level."""
-        return len(self._all) - np.searchsorted(self._all, levels).astype(np.float64)
+        return len(self._all) - self._all.searchsorted(levels).astype(np.float64)
 
     def __call__(self, levels: Floats) -> Floats:
         """Return the factor for each level."""
         if not self._share:
             return np.ones(len(levels))
-        now, all_along = (len(scores) - np.searchsorted(scores, levels) for scores in (self._now, self._all))
+        now, all_along = (len(scores) - scores.searchsorted(levels) for scores in (self._now, self._all))
         return np.maximum(1.0, (now + _PRIOR) / (all_along * self._share + _PRIOR))
 
 
@@ -407,19 +407,19 @@ class RiskControl:
         reported, parts = np.array(counted).reshape(-1, 2).T
         # Of no weight: no wrong hit is above the highest level, and the strict threshold stands for all above it.
         levels = np.concatenate([[math.inf], scores[wrong], reported, [self.strict]])
-        order = np.argsort(-levels, kind="stable")
+        order = (-levels).argsort(kind="stable")
         levels, nothing = levels[order], np.zeros(len(levels))
         lost, complained = nothing.copy(), nothing
         lost[1 : 1 + int(wrong.sum())], complained[1 + int(wrong.sum()) : -1] = weights[wrong], parts
-        lost, complained = lost[order], np.cumsum(complained[order]) / max(1, self._requests)
+        lost, complained = lost[order], complained[order].cumsum() / max(1, self._requests)
         growth, hits = growing(levels) / max(1, self._requests), growing.candidates_from(levels)
-        total = np.cumsum(lost)
-        estimate = self.errors.unexplained(total, np.cumsum((lost > 0).astype(np.float64)), hits) * growth + complained
+        total = lost.cumsum()
+        estimate = self.errors.unexplained(total, (lost > 0).astype(np.float64).cumsum(), hits) * growth + complained
         bearing, largest = (scores >= self.strict) | window.judged, float(weights.max(initial=0.0))
         few, upper = too_few(int(bearing.sum()), largest, self.max_error * self._requests), None
         fits = estimate <= self.max_error
         if not few:
-            upper = self.errors.upper(total, np.cumsum(lost**2), largest, hits) * growth + complained
+            upper = self.errors.upper(total, (lost**2).cumsum(), largest, hits) * growth + complained
             fits = upper <= self._aim
         # Scores between two levels have the loss of the upper one, so the threshold is just above the first misfit.
         lowest = above_misfits(levels, fits, self.strict if few else float(scores.min()))
@@ -445,4 +445,4 @@ class RiskControl:
 
 def _last_served(levels: Floats, threshold: float) -> int:
     """Return the place of the lowest of the falling levels that the threshold serves; the first is infinite."""
-    return int(np.searchsorted(-levels, -threshold, side="right")) - 1
+    return int((-levels).searchsorted(-threshold, side="right")) - 1

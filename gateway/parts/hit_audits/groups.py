@@ -203,13 +203,13 @@ class _Falling:
     @classmethod
     def of(cls, labelled: Labelled, growth: Growth, strict: float, requests: int) -> _Falling:
         """Return the wrong hits among these labels."""
-        rows = np.flatnonzero(labelled.wrong)
-        rows = rows[np.argsort(-labelled.scores[rows])]
+        rows = labelled.wrong.nonzero()[0]
+        rows = rows[(-labelled.scores[rows]).argsort()]
         levels, weights, codes = (
-            np.append(some[rows], last)
+            np.concatenate((some[rows], (last,)))
             for some, last in ((labelled.scores, strict), (labelled.weights, 0.0), (labelled.codes, math.nan))
         )
-        order = np.argsort(-levels, kind="stable")
+        order = (-levels).argsort(kind="stable")
         levels, weights, codes = levels[order], weights[order], codes[order]
         named, counts = np.unique(labelled.codes, return_counts=True)
         labels = dict(zip(named.tolist(), counts.tolist(), strict=True))
@@ -252,7 +252,7 @@ class _Lost:
 
     def from_(self, score: float) -> tuple[float, int]:
         """Return the estimated error of serving from this score on, and the number of wrong hits seen there."""
-        served = int(np.searchsorted(-self.levels, -score, side="right"))
+        served = int((-self.levels).searchsorted(-score, side="right"))
         return (float(self.estimate[served - 1]), int(self.counts[served - 1])) if served else (0.0, 0)
 
 
@@ -380,11 +380,11 @@ class Groups:
         mine |= np.isnan(falling.codes)
         levels, weights, hits = falling.levels[mine], falling.weights[mine], falling.hits[mine] * group.requests
         grown = falling.growth[mine] / max(1, group.requests)
-        lost, counts = np.cumsum(weights), np.cumsum((weights > 0).astype(np.float64))
+        lost, counts = weights.cumsum(), (weights > 0).astype(np.float64).cumsum()
         estimate = self.errors.unexplained(lost, counts, hits) * grown
         fits = estimate <= self.max_error
         if not too_few(group.count(falling.labels), falling.largest, self.max_error * group.requests):
-            fits = self.errors.upper(lost, np.cumsum(weights**2), falling.largest, hits) * grown <= self.max_error
+            fits = self.errors.upper(lost, (weights**2).cumsum(), falling.largest, hits) * grown <= self.max_error
         return _Lost(levels, estimate, counts, above_misfits(levels, fits, -math.inf))
 
 

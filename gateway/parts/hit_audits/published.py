@@ -8,7 +8,7 @@ no encoder and no verifier, such as the console, cannot name the stream itself: 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 import orjson
@@ -38,7 +38,7 @@ class PublishedRisk:
 
 def publication(risk: PublishedRisk) -> Command:
     """Return the command that publishes a surface's figures in place of earlier ones."""
-    return Command((b"HSET", PUBLISHED.encode(), risk.surface.encode(), orjson.dumps(asdict(risk))))
+    return Command((b"HSET", PUBLISHED.encode(), risk.surface.encode(), orjson.dumps(risk)))
 
 
 async def read_published(store: Store) -> list[PublishedRisk]:
