@@ -427,8 +427,7 @@ class Audits:
         for surface in surfaces:
             if surface.breaches:
                 surface.forget_breaches(self._clock())
-            with contextlib.suppress(StoreUnavailable):
-                await self._append(surface)
+            await self._append(surface)
         asked = [Command(_next_page(surface.stream, surface.last), optional=True) for surface in surfaces]
         try:
             replies = await self._store.ask(asked, _ASK_S)
@@ -436,15 +435,18 @@ class Audits:
             return
         for surface, reply in zip(surfaces, replies, strict=True):
             try:
-                page = entries(reply)
+                page = [] if reply == [] else entries(reply)
             except (TypeError, ValueError, LookupError, AttributeError):
                 continue  # the key has a value of another kind
-            with contextlib.suppress(StoreUnavailable):
-                await self._take(surface, page)
+            try:
+                if page:
+                    await self._take(surface, page)
                 await self._publish(surface)
+            except StoreUnavailable:
+                continue
 
     async def _append(self, surface: AuditedSurface) -> None:
-        """Append this worker's batch to the stream, if it is time. Raises StoreUnavailable."""
+        """Append this worker's batch to the stream, if it is time. Without the store it counts in this worker alone."""
         surface.quiet_s += _EVERY_S
         urgent = surface.labels or surface.complaints
         if urgent or surface.requests >= _FULL or (surface.requests and surface.quiet_s >= _QUIET_S):
@@ -453,7 +455,6 @@ class Audits:
                 await self._store.apply([Append(surface.stream, encode_batch(batch), LINES)])
             except StoreUnavailable:
                 surface.fold(batch, now, now)
-                raise
 
     async def _take(self, surface: AuditedSurface, page: Sequence[tuple[str, bytes]]) -> None:
         """Process a page of the stream and those after it. Raises StoreUnavailable."""
