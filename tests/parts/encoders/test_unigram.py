@@ -67,3 +67,14 @@ def test_what_it_does_not_know_is_left_to_the_library(changed: dict[str, Any]) -
 def test_a_vocabulary_of_another_kind_is_left_to_the_library(tmp_path: Path) -> None:
     folder = write_cross_encoder(tmp_path / "model")
     assert UnigramTokenizer.of((folder / "tokenizer.json").read_bytes()) is None
+
+
+@pytest.mark.parametrize("pattern", [{"String": "-"}, {"Regex": "[a-c]"}, {"Regex": "[-؟]"}])
+def test_a_normaliser_that_may_part_a_latin_word_reads_the_whole_text(pattern: dict[str, str]) -> None:
+    read = json.loads(SHIPPED.read_bytes())
+    read["normalizer"]["normalizers"].insert(2, {"type": "Replace", "pattern": pattern, "content": " "})
+    content = json.dumps(read).encode()
+    ours = UnigramTokenizer.of(content)
+    assert ours is not None
+    text = "A well-known cat, a-b and back."
+    assert ours.pieces_of(text) == Tokenizer.from_str(content.decode()).encode(text, add_special_tokens=False).ids
