@@ -50,8 +50,13 @@ class TextWords(NamedTuple):
 @lru_cache(maxsize=8)
 def text_words(text: str) -> TextWords:
     """Return the words of a text. Cached, as several readers want those of one request; do not change the lists."""
-    words = _cut(text, _IN_WORDS, _WORDS)
+    words = words_of(text)
     return TextWords(words, letters_of(text) if _NO_LETTER.search(text) else words)
+
+
+def words_of(text: str) -> list[str]:
+    """Return the rows of letters, digits and `_` in a text, in lower case."""
+    return _cut(text, _IN_WORDS, _WORDS)
 
 
 def letters_of(text: str) -> list[str]:
