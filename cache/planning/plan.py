@@ -24,6 +24,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -37,6 +38,7 @@ from cache.scopes.tags import Tags
 from cache.text.conversation import SEPARATOR, USER, Turn, as_text, assistant_turn, last_of, user_turn
 from cache.text.json_pieces import json_pieces
 from cache.text.languages import foreign_languages, language_of
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from cache.index import Vector
@@ -83,6 +85,9 @@ class Fingerprint(NamedTuple):
     user_turns: str = ""
 
 
+_fingerprint: Final = from_fields(Fingerprint)
+
+
 def counted(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a request that can change its answer."""
     return {name: value for name, value in body.items() if name not in DENIED and not name.startswith(_DENIED_PREFIX)}
@@ -110,8 +115,12 @@ def fingerprint(
     if model is not None:
         request["model"] = model
     request["messages"], question = _cut(body["messages"])
-    digest = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
-    _add(digest, *_canonical_pieces(request, large=large))
+    digest = blake2b(_prefixed_text(scope), digest_size=DIGEST_BYTES, key=secret)
+    if large:
+        _add(digest, *_canonical_pieces(request))
+    else:
+        canonical = _canonical(request)
+        digest.update(b"%d:%b" % (len(canonical), canonical))
     options = b"" if own is None else prefixed(_canonical(own.options()))
     digest.update(options)
     conversation = b"" if own is None else prefixed(_canonical(own.conversation()))
@@ -121,18 +130,24 @@ def fingerprint(
     if not question.isascii() and _composable(question):
         question = unicodedata.normalize("NFC", question)
     partition = digest.copy()
-    partition.update(prefixed(embedder.encode()))
+    partition.update(_prefixed_text(embedder))
     # An empty question differs from none: its length prefix is hashed.
-    _add_text(digest, question)
+    if len(question) <= _SLICE_CHARS:
+        encoded = question.encode()
+        digest.update(b"%d:%b" % (len(encoded), encoded))
+    else:
+        _add_long(digest, question)
     digest.update(conversation)
     messages = body["messages"]
     turns = None
     if by_turns and len(messages) > 1:
         turns = conversation_of(messages, eligibility.LONGEST_QUESTION, by_turns)
     if turns is None:
-        return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question)
+        return _fingerprint(
+            (scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", question, "")
+        )
     request["messages"] = turns.messages
-    partition = blake2b(prefixed(scope.encode()), digest_size=DIGEST_BYTES, key=secret)
+    partition = blake2b(_prefixed_text(scope), digest_size=DIGEST_BYTES, key=secret)
     partition.update(prefixed(_canonical(request)) + options)
     for part in (embedder.encode(), _BY_TURNS):
         partition.update(prefixed(part))
@@ -142,6 +157,12 @@ def fingerprint(
     return Fingerprint(scope, f"{scope}:x:{digest.hexdigest()}", f"{scope}:s:{partition.hexdigest()}", text, asked)
 
 
+@lru_cache(maxsize=4_096)
+def _prefixed_text(text: str) -> bytes:
+    """Return what `prefixed` does of a text, for the few texts that many requests have in common."""
+    return prefixed(text.encode())
+
+
 def _add(digest: blake2b, *pieces: bytes) -> None:
     """Hash a part, given in pieces, as `prefixed` has it, without a copy: it may be as large as a body."""
     digest.update(b"%d:" % sum(map(len, pieces)))
@@ -149,11 +170,8 @@ def _add(digest: blake2b, *pieces: bytes) -> None:
         digest.update(piece)
 
 
-def _add_text(digest: blake2b, text: str) -> None:
-    """Hash a text in the same way; a long one slice by slice, so that no call holds Python's lock for long."""
-    if len(text) <= _SLICE_CHARS:
-        _add(digest, text.encode())
-        return
+def _add_long(digest: blake2b, text: str) -> None:
+    """Hash a long text in the same way, slice by slice, so that no call holds Python's lock for long."""
     starts = range(0, len(text), _SLICE_CHARS)
     size = len(text) if text.isascii() else sum(len(text[at : at + _SLICE_CHARS].encode()) for at in starts)
     digest.update(b"%d:" % size)
@@ -173,9 +191,9 @@ def _canonical(request: Any) -> bytes:
     return orjson.dumps(_composed(request), option=orjson.OPT_SORT_KEYS)
 
 
-def _canonical_pieces(request: Mapping[str, Any], *, large: bool) -> Sequence[bytes]:
-    """Return what `_canonical` does, in pieces where it may be long."""
-    pieces = json_pieces(request, orjson.OPT_SORT_KEYS) if large else ()
+def _canonical_pieces(request: Mapping[str, Any]) -> Sequence[bytes]:
+    """Return what `_canonical` does, in pieces where it is long."""
+    pieces = json_pieces(request, orjson.OPT_SORT_KEYS)
     return pieces if sum(map(len, pieces)) > _COMPOSED_CHARS else (_canonical(request),)
 
 
@@ -232,6 +250,8 @@ class CachePlan:
     demands: Demands = NO_DEMANDS
     scope: Scope | None = None
     """The scope of the keys; set wherever `keys` is."""
+    owner: str = ""
+    """The tenant or team whose scope it is."""
     tags: Tags | None = None
     """The sources of the answer; None if none are named."""
     drawn: list[Any] = field(default_factory=list)
@@ -240,11 +260,6 @@ class CachePlan:
     """The vector of the keys' `user_turns`, or of a last message that is rated in context; set by the caller."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
     _language: str | None = field(default=None, init=False, repr=False, compare=False)
-
-    @property
-    def owner(self) -> str:
-        """The tenant or team whose scope it is; '' without one."""
-        return "" if self.scope is None else self.scope.owner
 
     @property
     def language(self) -> str:
@@ -354,6 +369,7 @@ class Planner:
             policy.ladder,
             demands,
             scope,
+            scope.owner,
             Tags(named) if named else None,
         )
 
