@@ -205,6 +205,9 @@ class Shortlist(NamedTuple):
     """The guards that vetoed other candidates, each with the candidate's cosine: `entities 0.912`."""
 
 
+_shortlist: Final = from_fields(Shortlist)
+
+
 def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], most: int = 0) -> Shortlist | None:
     """Return the best candidate, and up to `most` for a cross-encoder to score. None without candidates.
 
@@ -217,9 +220,9 @@ def shortlist(decide: Decide, asked: str, near: Sequence[tuple[str, float]], mos
     for place, (stored, cosine) in enumerate(near):
         verdict = decide(stored, asked, cosine)
         if verdict.stage == "rule" or (verdict.stage == "guards" and stored == asked):
-            return Shortlist(place, verdict)
+            return _shortlist((place, verdict, (), ()))
         if best is None or (not verdict.refused and (best.verdict.refused or verdict.score > best.verdict.score)):
-            best = Shortlist(place, verdict)
+            best = _shortlist((place, verdict, (), ()))
         if not verdict.refused:
             open_.append((-verdict.score, place, cosine))
             if len(open_) == _READ:

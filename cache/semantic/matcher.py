@@ -9,11 +9,12 @@ same, to compare the answers: see `cache.semantic.hit_bound`.
 from __future__ import annotations
 
 import math
+from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from cache.entry import Lookup, id_of
 from cache.semantic.cross_encoder import Checked
-from cache.semantic.decision import PairScorer, Shortlist, Verdict, decide_by, default_threshold, shortlist
+from cache.semantic.decision import Decide, PairScorer, Shortlist, Verdict, decide_by, default_threshold, shortlist
 from cache.text.conversation import LONG, SEPARATOR
 from policies.value_type import from_fields
 
@@ -57,8 +58,25 @@ class Candidates(NamedTuple):
         return self.chosen is not None and bool(self.chosen.doubtful)
 
 
+class MatchRules(NamedTuple):
+    """How one `semantic` section decides: on two questions (`decide`), on two long texts or conversations (`by_turns`).
+
+    `most` is the number of candidates that a cross-encoder scores, `strict` the threshold without labels. `semantic` is
+    kept so that no other section gets its `id`, by which these are found.
+    """
+
+    semantic: SemanticCache
+    decide: Decide
+    by_turns: Decide
+    most: int
+    strict: float
+
+
+_MOST_RULES: Final = 1_000
+_TEXT_AND_COSINE: Final = itemgetter(1, 2)
 _best = from_fields(BestNeighbour)
 _candidates = from_fields(Candidates)
+_lookup = from_fields(Lookup)
 _NO_CANDIDATES: Final = Candidates(BestNeighbour(None, Verdict(-math.inf, "no_neighbour")))
 
 
@@ -84,6 +102,7 @@ class SemanticMatcher:
         self._cross_encoder = cross_encoder
         self._bound = bound
         self._cosine_weight = cosine_weight
+        self._rules: dict[int, MatchRules] = {}
 
     async def search(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> Candidates:
         """Return the best of the nearest neighbours without a veto (else the nearest), and which are left open.
@@ -96,8 +115,10 @@ class SemanticMatcher:
         near = await self._index.current.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
         if not near:
             return _NO_CANDIDATES
-        # The index alone does not prove that a key belongs to this scope.
-        own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
+        own: list[Neighbour] = []
+        for candidate in near:  # the index alone does not prove that a key belongs to this scope
+            if candidate[0].startswith(keys.scope):
+                own.append(candidate)
         chosen = self._shortlist(semantic, question, own)
         if chosen is not None:
             best = _best((own[chosen.place], chosen.verdict, _NOT_ASKED, chosen.vetoed))
@@ -113,7 +134,7 @@ class SemanticMatcher:
         if chosen is None or not chosen.doubtful or queue is None:
             return found.best
         pairs = [(found.near[candidate.place].question, question) for candidate in chosen.doubtful]
-        strict = self._strict(semantic)
+        strict = (self._rules.get(id(semantic)) or self._made_rules(semantic)).strict
         checked = await queue.check(pairs, min(semantic.cross_encoder.within, left_s), strict)
         if checked.refused:
             verdict = Verdict(chosen.verdict.score, checked.refused, "cross_encoder")
@@ -133,32 +154,33 @@ class SemanticMatcher:
     def _shortlist(self, semantic: SemanticCache, question: str, near: Sequence[Neighbour]) -> Shortlist | None:
         if not near:
             return None
-        queue, verifier = self._models_of(semantic)
-        if queue is None:
-            most, decide = 0, decide_by(semantic, verifier)
-        else:
-            most = semantic.cross_encoder.candidates
-            decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
+        rules = self._rules.get(id(semantic)) or self._made_rules(semantic)
         taken_apart = len(question) >= LONG or question[:1] == SEPARATOR
-        if taken_apart and self._turn_by_turn is not None:
-            decide = self._turn_by_turn(decide, semantic)
-        return shortlist(decide, question, [candidate[1:] for candidate in near], most)
+        decide = rules.by_turns if taken_apart else rules.decide
+        return shortlist(decide, question, list(map(_TEXT_AND_COSINE, near)), rules.most)
 
-    def _models_of(self, semantic: SemanticCache) -> tuple[PairQueue | None, PairScorer | None]:
-        """Return the cross-encoder and the verifier, as far as the surface lets them decide."""
-        verify = semantic.verify
-        return self._cross_encoder if verify == "default" else None, None if verify == "none" else self._verifier
-
-    def _strict(self, semantic: SemanticCache) -> float:
-        """Return the threshold that applies without labels."""
-        queue, verifier = self._models_of(semantic)
-        strict = None if queue is None else queue.strict
-        return default_threshold(semantic, verifier, screening=queue is not None, strict=strict)
+    def _made_rules(self, semantic: SemanticCache) -> MatchRules:
+        """Make and remember how this section of a policy decides."""
+        if len(self._rules) >= _MOST_RULES:
+            self._rules.clear()
+        queue = self._cross_encoder if semantic.verify == "default" else None
+        verifier = None if semantic.verify == "none" else self._verifier
+        most, strict = 0, None
+        if queue is None:
+            decide = decide_by(semantic, verifier)
+        else:
+            most, strict = semantic.cross_encoder.candidates, queue.strict
+            decide = decide_by(semantic, verifier, screening=True, scripts=queue.scripts, languages=queue.languages)
+        by_turns = decide if self._turn_by_turn is None else self._turn_by_turn(decide, semantic)
+        strict = default_threshold(semantic, verifier, screening=queue is not None, strict=strict)
+        rules = self._rules[id(semantic)] = MatchRules(semantic, decide, by_turns, most, strict)
+        return rules
 
     def complain(self, surface: str, semantic: SemanticCache, complaint: Complaint) -> None:
         """Record that a hit of the surface of this name was wrong, where anything learns from it."""
         if self._bound is not None:
-            self._bound.complain(surface, semantic, self._strict(semantic), complaint)
+            rules = self._rules.get(id(semantic)) or self._made_rules(semantic)
+            self._bound.complain(surface, semantic, rules.strict, complaint)
 
     def refused(
         self, plan: CachePlan, semantic: SemanticCache, best: BestNeighbour, *, certain: bool, again: bool
@@ -171,7 +193,8 @@ class SemanticMatcher:
         """
         bound, surface, owner, language = self._bound, plan.surface, plan.owner, plan.language
         near, verdict = best.near, best.verdict
-        threshold = self._strict(semantic)
+        rules = self._rules.get(id(semantic)) or self._made_rules(semantic)
+        threshold = rules.strict
         if bound is not None:
             threshold = bound.threshold(surface, semantic, threshold, owner, language, again=again)
         if verdict.refused or near is None:
@@ -196,14 +219,7 @@ def with_neighbour(best: BestNeighbour, lookup: Lookup) -> Lookup:
     near, verdict, checked, vetoed = best
     if near is None:
         return lookup
-    return lookup._replace(
-        neighbour=id_of(near.key),
-        question=near.question,
-        similarity=near.similarity,
-        score=None if verdict.refused else verdict.score,
-        read=verdict.read,
-        stage=verdict.stage,
-        waited_s=checked.waited_s,
-        batch=checked.batch,
-        vetoed=vetoed,
-    )
+    key, question, similarity = near
+    score = None if verdict.refused else verdict.score
+    read, stage, waited_s, batch = verdict.read, verdict.stage, checked.waited_s, checked.batch
+    return _lookup((*lookup[:3], id_of(key), question, similarity, score, stage, read, waited_s, batch, vetoed))
