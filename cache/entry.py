@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 import orjson
 
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 
 Outcome = Literal["hit", "miss", "bypass", "error", "timeout", "open"]
 Kind = Literal["exact", "semantic"]
@@ -63,6 +63,9 @@ class CacheEntry(NamedTuple):
     origin: str = ""
     dropped: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
+
+
+_entry: Final = from_fields(CacheEntry)
 
 
 class Hit(NamedTuple):
@@ -149,7 +152,7 @@ def id_of(key: str) -> str:
 
 def encode(key: str, entry: CacheEntry) -> bytes:
     """Return the bytes to store under `key`."""
-    length, payload = _deflated(entry.body)
+    length, payload = _deflated(entry.body) if len(entry.body) >= _DEFLATE_FROM else (0, entry.body)
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
         entry.created_at, entry.expires_at, entry.question, entry.cost_usd, *_NO_PACE,
@@ -166,12 +169,12 @@ def decode(key: str, data: bytes) -> CacheEntry:
     _, length, *fields = meta
     body = _inflated(payload, length) if length else payload
     try:
-        fields[-1] = tuple((tag, version) for tag, version in fields[-1])
+        fields[-1] = () if fields[-1] == [] else tuple((tag, version) for tag, version in fields[-1])
         fields[-2] = tuple(fields[-2])
-        del fields[_PACE]
-        return CacheEntry(body, *fields)
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None
+    del fields[_PACE]
+    return _entry((body, *fields))
 
 
 def encode_record(record: IndexRecord) -> bytes:
@@ -187,12 +190,9 @@ def decode_record(data: bytes) -> IndexRecord:
 
 
 def _deflated(body: bytes) -> tuple[int, bytes]:
-    """Return the inflated length and the deflated body, or 0 and the unchanged body."""
-    if len(body) >= _DEFLATE_FROM:
-        deflated = zlib.compress(body, 1)
-        if len(deflated) < _WORTH * len(body):
-            return len(body), deflated
-    return 0, body
+    """Return the inflated length and the deflated body; 0 and the body as it is where that is hardly shorter."""
+    deflated = zlib.compress(body, 1)
+    return (len(body), deflated) if len(deflated) < _WORTH * len(body) else (0, body)
 
 
 def _inflated(payload: bytes, length: int) -> bytes:

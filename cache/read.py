@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Set
+from collections.abc import Awaitable, Callable, Coroutine, KeysView, Mapping, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -51,12 +51,11 @@ class Pending:
         self._clock = clock
         self._most = most
         self._added: dict[str, tuple[PendingWrite, float]] = {}
+        self.keys: KeysView[str] = self._added.keys()
+        """The keys under which answers are pending, also those that `get` will find unusable."""
 
     def __len__(self) -> int:
         return len(self._added)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._added
 
     def add(self, keeping: PendingWrite) -> None:
         """Add a finished answer that is about to be stored."""
@@ -126,15 +125,23 @@ class EntryReader:
         A pending answer takes precedence over the stored one, unless the stored one is of a stronger tier.
         """
         versions, stored = _NO_VERSIONS, _ABSENT
-        waiting = self._pending.get(key)
+        pending = self._pending
+        waiting = pending.get(key) if key in pending.keys else None
         try:
             if waiting is None or waiting.contested:
                 if plan.tags is None:
                     data = await (read or self._store.get)(key)
                 else:
                     data, versions = await self.versions(plan, key)
-                waiting = self._pending.get(key)  # one may have been added meanwhile
-                result = await self._servable(plan, key, self._decoded(key, data), versions, ttl_s, allowed_tiers)
+                waiting = pending.get(key) if key in pending.keys else None  # one may have been added meanwhile
+                result: CacheEntry | Lookup = _ABSENT
+                if data is not None:
+                    try:
+                        entry = decode(key, data)
+                    except CorruptEntry:
+                        result = self._corrupt(key)
+                    else:
+                        result = await self._servable(plan, key, entry, versions, ttl_s, allowed_tiers)
                 if waiting is None:
                     return result
                 if isinstance(result, Lookup):
@@ -150,26 +157,16 @@ class EntryReader:
         result = await self._servable(plan, key, waiting.entry, versions, ttl_s, allowed_tiers)
         return result if isinstance(result, CacheEntry) or stored is _ABSENT else stored
 
-    def _decoded(self, key: str, data: bytes | None) -> CacheEntry | Lookup:
-        if data is None:
-            return _ABSENT
-        try:
-            return decode(key, data)
-        except CorruptEntry:
-            return self._corrupt(key)
-
     async def _servable(
         self,
         plan: CachePlan,
         key: str,
-        entry: CacheEntry | Lookup,
+        entry: CacheEntry,
         versions: tags.Versions,
         ttl_s: float,
         allowed_tiers: Set[str] | None,
     ) -> CacheEntry | Lookup:
-        """Return the entry if this request may have it, else a miss with the reason; a Lookup is returned unchanged."""
-        if isinstance(entry, Lookup):
-            return entry
+        """Return the entry if this request may have it, else a miss with the reason."""
         now, demands = self._clock(), plan.demands
         left_s = min(entry.expires_at, entry.created_at + ttl_s) - now
         if left_s <= 0:

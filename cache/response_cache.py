@@ -32,6 +32,7 @@ from cache.semantic.matcher import Candidates, SemanticMatcher, missed, with_nei
 from cache.store.base import Store, StoreUnavailable
 from cache.text.conversation import readable
 from cache.write import MAX_BODY_BYTES, CacheWrite, DelayedWrites, PlannedWrite, WritePlanner
+from policies.value_type import from_fields
 
 if TYPE_CHECKING:
     from cache.semantic.cross_encoder import PairQueue, TurnByTurn
@@ -44,6 +45,8 @@ _OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similar
 """Reasons against a stored answer that hold for one request only."""
 
 _MAX_CHORES = 1_000
+_lookup: Final = from_fields(Lookup)
+_hit: Final = from_fields(Hit)
 _NO_TEAMS: Mapping[str, str] = {}
 _SLICE: Final = 4
 
@@ -135,7 +138,8 @@ class ResponseCache:
         entry = await self._entries.under(plan, plan.keys.key, exact.ttl, allowed_tiers, read)
         if isinstance(entry, Lookup):
             return entry
-        return Lookup("hit", self._hit("exact", plan.keys.key, entry, score=entry.score))
+        hit = self._hit("exact", plan.keys.key, entry, None, entry.score)
+        return _lookup(("hit", hit, "", None, None, None, None, "", None, 0.0, 0, ()))
 
     async def semantic(
         self,
@@ -332,7 +336,5 @@ class ResponseCache:
         with contextlib.suppress(StoreUnavailable):
             await chore
 
-    def _hit(
-        self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None = None, score: float | None = None
-    ) -> Hit:
-        return Hit(kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity, score)
+    def _hit(self, kind: Kind, key: str, entry: CacheEntry, similarity: float | None, score: float | None) -> Hit:
+        return _hit((kind, entry, id_of(key), max(0.0, self._clock() - entry.created_at), similarity, score))

@@ -307,14 +307,16 @@ class DelayedWrites:
         """Send operations soon; they are dropped when too many are waiting, or if the store fails."""
         if len(self._writes) < _MOST_WRITES:
             self._writes += operations
-            self._start()
+            if self._task is None:
+                self._start()
         elif self._lost is not None:
             self._lost()
 
     def release(self, lease: str, holder: bytes) -> None:
         """Release a lease soon, if the holder still has it: after the operations that were added before."""
         self._releases.append(Release(lease, holder))
-        self._start()
+        if self._task is None:
+            self._start()
 
     async def aclose(self) -> None:
         """Send what is waiting."""
@@ -322,8 +324,7 @@ class DelayedWrites:
             await asyncio.wait({self._task})
 
     def _start(self) -> None:
-        if self._task is None:
-            self._task = asyncio.create_task(self._run(), name="tierline.delayed_writes")
+        self._task = asyncio.create_task(self._run(), name="tierline.delayed_writes")
 
     async def _run(self) -> None:
         try:

@@ -126,7 +126,7 @@ State = Literal["closed", "open", "half_open"]
 class StoreBreaker:
     """The circuit breaker of one server. `clock` is monotonic, in seconds; the caller sends the probes."""
 
-    __slots__ = ("_clock", "_closed_at", "_failures", "_limit", "_probe_at", "_probe_every_s", "state")
+    __slots__ = ("_clock", "_closed_at", "_limit", "_probe_at", "_probe_every_s", "failures", "state")
 
     def __init__(
         self, *, failures: int = 5, probe_every_s: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -135,7 +135,8 @@ class StoreBreaker:
         self._limit = failures
         self._probe_every_s = probe_every_s
         self._clock = clock
-        self._failures = 0
+        self.failures = 0
+        """Failed requests since the last one that was answered."""
         self._probe_at = 0.0
         self._closed_at = float("-inf")
 
@@ -146,12 +147,12 @@ class StoreBreaker:
 
     def succeeded(self) -> None:
         """Record an answered request. An open breaker stays open: the request may have been sent before it opened."""
-        self._failures = 0
+        self.failures = 0
 
     def failed(self) -> None:
         """Record a failed request, and open at the limit."""
-        self._failures += 1
-        if self.state == "closed" and self._failures >= self._limit:
+        self.failures += 1
+        if self.state == "closed" and self.failures >= self._limit:
             self.trip()
 
     def trip(self) -> None:
@@ -170,7 +171,7 @@ class StoreBreaker:
         if self.state != "closed":
             self._closed_at = self._clock()
         self.state = "closed"
-        self._failures = 0
+        self.failures = 0
 
     def wait_s(self) -> float:
         """Return the seconds until the next probe may be sent."""

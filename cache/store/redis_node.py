@@ -310,7 +310,7 @@ class Node:
             for place, answer in enumerate(answers):
                 if isinstance(answer, errors.RedisError) and not (place in optional and _is_of_an_index(answer)):
                     raise answer
-            if counted:
+            if counted and self._breaker.failures:
                 self._breaker.succeeded()
             return answers
         except (AllInUse, errors.RedisError, OSError, TimeoutError, ValueError) as error:

@@ -127,7 +127,8 @@ class Nodes:
     def __init__(self, dialler: Dialler, lacking: str = "") -> None:
         """Take `lacking`: what to tell where the server is one of a cluster."""
         self._dialler = dialler
-        self._first = dialler.first(self._doubt)
+        self.first = dialler.first(self._doubt)
+        """The node at the address in the URL."""
         self._lacking = lacking
         self._asked = False
         self._refused = ""
@@ -137,24 +138,19 @@ class Nodes:
     @property
     def where(self) -> str:
         """Address in the URL."""
-        return self._first.where
+        return self.first.where
 
     def of(self, _key: bytes) -> Node:
         """Return the node that owns a key."""
-        return self._first
+        return self.first
 
     def any(self) -> Node:
         """Return a healthy node, for commands that every node answers alike."""
-        return self._first
+        return self.first
 
     def owners(self, parts: Sequence[NodeCommand]) -> set[Node]:
         """Return the nodes that own the keys of these commands."""
-        return {self._first} if parts and self.slots is None else {self.of(part.key) for part in parts}
-
-    async def read(self, key: bytes, command: bytes, limit_s: float) -> Any:
-        """Return the reply to the only command of a request's lookup."""
-        (value,) = await (self._first if self.slots is None else self.of(key)).request(command, 1, limit_s)
-        return await self.followed(NodeCommand(key, command), value, limit_s) if type(value) is Moved else value
+        return {self.first} if parts and self.slots is None else {self.of(part.key) for part in parts}
 
     async def one(self, part: NodeCommand, limit_s: float) -> Any:
         """Return the reply to one command."""
@@ -164,7 +160,7 @@ class Nodes:
 
     async def all(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         """Return the replies to several commands, in order; those for one node go in one round trip, in order."""
-        answers = await sent(self._first, parts, limit_s)
+        answers = await sent(self.first, parts, limit_s)
         for part, answer in zip(parts, answers, strict=True):
             if type(answer) is Moved:
                 await self.followed(part, answer, limit_s)
@@ -182,13 +178,13 @@ class Nodes:
 
     async def each(self, commands: bytes, replies: int, limit_s: float) -> list[list[Any]]:
         """Return the replies of every node to packed commands without a key, asked despite the nodes' breakers."""
-        return [await self._first.uncounted(commands, replies, limit_s)]
+        return [await self.first.uncounted(commands, replies, limit_s)]
 
     async def ping(self) -> None:
         """Check every node's health, and the first time whether it is a cluster."""
-        await self._first.ping()
+        await self.first.ping()
         if not self._asked:
-            (reply,) = await self._first.uncounted(SLOT_MAP, 1, _SLOTS_S, (0,))
+            (reply,) = await self.first.uncounted(SLOT_MAP, 1, _SLOTS_S, (0,))
             self._asked = True
             self._refused = self._lacking if isinstance(reply, list) else ""
         if self._refused:
@@ -198,15 +194,15 @@ class Nodes:
         """Return the worst node's state, with the number of nodes."""
         if self.slots is not None:
             return self.worst_state()
-        return StoreState("degraded", self._refused, 1) if self._refused else self._first.state()
+        return StoreState("degraded", self._refused, 1) if self._refused else self.first.state()
 
     def worst_state(self) -> StoreState:
         """Return the state of a cluster."""
-        return self._first.state()
+        return self.first.state()
 
     async def aclose(self) -> None:
         """Close all nodes."""
-        await self._first.aclose()
+        await self.first.aclose()
         await self._dialler.aclose()
 
     def _doubt(self) -> None:

@@ -25,8 +25,9 @@ from cache.store.base import (
     StoreState,
     StoreUnavailable,
 )
-from cache.store.redis_node import READ_S, is_refusal
+from cache.store.redis_node import READ_S, Moved, is_refusal
 from cache.store.redis_nodes import NodeCommand, Nodes, SeveralServers, node_command, nodes_at
+from policies.value_type import from_fields
 
 T = TypeVar("T")
 
@@ -69,17 +70,23 @@ class RedisStore:
         return self._nodes.where
 
     async def get(self, key: str) -> bytes | None:
-        name = key.encode()
-        value = await self._nodes.read(name, b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name), READ_S)
+        nodes, name = self._nodes, key.encode()
+        command = b"*2\r\n$3\r\nGET\r\n$%d\r\n%b\r\n" % (len(name), name)
+        (value,) = await (nodes.first if nodes.slots is None else nodes.of(name)).request(command, 1, READ_S)
+        if type(value) is Moved:
+            value = await nodes.followed(NodeCommand(name, command), value, READ_S)
         if value is None or isinstance(value, bytes):
             return value
         raise self._unavailable("error")
 
     async def look(self, key: str, lease: str, holder: bytes, ttl_s: float) -> Look:
-        name = key.encode()
-        reply = await self._nodes.read(name, resp.look(name, lease.encode(), holder, ttl_s), READ_S)
+        nodes, name = self._nodes, key.encode()
+        command = resp.look(name, lease.encode(), holder, ttl_s)
+        (reply,) = await (nodes.first if nodes.slots is None else nodes.of(name)).request(command, 1, READ_S)
+        if type(reply) is Moved:
+            reply = await nodes.followed(NodeCommand(name, command), reply, READ_S)
         if type(reply) is list and len(reply) == 2 and _BYTES_OR_NIL.issuperset(map(type, reply)):
-            return Look(*reply)
+            return _look(tuple(reply))
         raise self._unavailable("error")
 
     async def delete(self, key: str) -> None:
@@ -175,3 +182,4 @@ class RedisStore:
 
 
 _BYTES_OR_NIL = frozenset({bytes, type(None)})
+_look = from_fields(Look)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from cache.store.base import Append, Command, Release, StoreMemory, Write
@@ -115,5 +116,6 @@ def known(names: Sequence[str], reply: list[Any]) -> frozenset[str]:
     return frozenset(name for name, described in zip(names, reply, strict=True) if described)
 
 
+@lru_cache(maxsize=64)
 def _milliseconds(seconds: float) -> bytes:
     return b"%d" % max(1, round(seconds * 1000))

@@ -174,39 +174,33 @@ class CoalescedRequest:
         with `_read`, which takes the lease if nothing is stored; where an answer is expected it uses the cache's own
         read, which is cheaper.
         """
-        try:
-            lookup = await self._shared_lookup(look)
-        except BaseException:
-            self._give_lease_up()
-            raise
-        if lookup.hit is not None:
-            # An answer whose write is still pending in this worker may be a hit though the store returned the lease.
-            self._give_lease_up()
-        return lookup
-
-    async def _shared_lookup(self, look: Callable[[Read | None], Awaitable[Lookup]]) -> Lookup:
-        shared = self._coalescer.shared
+        shared, lookups, key = self._coalescer.shared, self._coalescer.lookups, self._flight_key
         read = None if shared is None else partial(self._read, shared)
-        if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
-            # With other tags or requirements, the same entry may be a hit for one request and a miss for another.
-            return await look(read)
-        lookups, key = self._coalescer.lookups, self._flight_key
-        if key in lookups:
-            other: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
-            lookups[key].append(other)
-            return await other or await look(read)
-        waiting = lookups[key] = []
+        waiting: list[asyncio.Future[Lookup | None]] | None = None
         lookup: Lookup | None = None
-        recent = self._coalescer.recent
         try:
-            lookup = await look(None if self._cache_key in recent else read)
-            recent.note(self._cache_key, found=lookup.hit is not None)
+            if self._plan.tags is not None or self._plan.demands is not NO_DEMANDS:
+                # With other tags or requirements, the same entry may be a hit for one request and a miss for another.
+                lookup = await look(read)
+            elif key in lookups:
+                other: asyncio.Future[Lookup | None] = asyncio.get_running_loop().create_future()
+                lookups[key].append(other)
+                lookup = await other or await look(read)
+            else:
+                waiting, recent = [], self._coalescer.recent
+                lookups[key] = waiting
+                lookup = await look(None if self._cache_key in recent.keys else read)
+                recent.note(self._cache_key, found=lookup.hit is not None)
             return lookup
         finally:
-            del lookups[key]
-            for other in waiting:
-                if not other.done():
-                    other.set_result(lookup)
+            if waiting is not None:
+                del lookups[key]
+                for other in waiting:
+                    if not other.done():
+                        other.set_result(lookup)
+            # An answer whose write is still pending in this worker may be a hit though the store returned the lease.
+            if self._flight is not None and (lookup is None or lookup.hit is not None):
+                self._give_lease_up()
 
     async def _read(self, shared: SharedFlights, cache_key: str) -> bytes | None:
         """Return the store's value for a key; if there is none, take the lease in the same round trip."""
@@ -285,7 +279,7 @@ class CoalescedRequest:
             theirs = claimed.theirs if may_relay and self._first_due is None else None
             if shared is None or (theirs is not None and not shared.can_serve(theirs, flight.deadline)):
                 theirs = None
-            if theirs is None and (claimed.written or self._cache_key in coalescer.cache.pending):
+            if theirs is None and (claimed.written or self._cache_key in coalescer.cache.pending.keys):
                 hop = request.trace.begin(names.CACHE_EXACT)
                 hit = end_lookup(hop, await coalescer.cache.exact(self._plan, request.allowed_tiers()))
         except BaseException:
@@ -334,23 +328,20 @@ class RecentKeys:
     lease. For other keys probably nothing is stored, and then that read saves a round trip.
     """
 
-    __slots__ = ("_keys", "_most")
+    __slots__ = ("_most", "keys")
 
     def __init__(self, most: int = _RECENT_KEYS) -> None:
         self._most = most
-        self._keys: dict[str, None] = {}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
+        self.keys: dict[str, None] = {}
 
     def note(self, key: str, *, found: bool) -> None:
         """Record whether a lookup found an answer under a key."""
         if not found:
-            self._keys.pop(key, None)
-        elif key not in self._keys:
-            self._keys[key] = None
-            if len(self._keys) > self._most:
-                del self._keys[next(iter(self._keys))]
+            self.keys.pop(key, None)
+        elif key not in self.keys:
+            self.keys[key] = None
+            if len(self.keys) > self._most:
+                del self.keys[next(iter(self.keys))]
 
 
 class _LandedFlight:

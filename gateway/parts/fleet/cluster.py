@@ -32,23 +32,23 @@ class ClusterNodes(Nodes):
 
     def __init__(self, dialler: Dialler) -> None:
         super().__init__(dialler)
-        self._known: dict[str, Node] = {self._first.where: self._first}
+        self._known: dict[str, Node] = {self.first.where: self.first}
         self._refreshed_at = float("-inf")
         self._refreshing: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     def of(self, key: bytes) -> Node:
         """Return the node that owns a key, by the present slot map."""
-        return self._first if self.slots is None else self.slots[slot_of(key)]
+        return self.first if self.slots is None else self.slots[slot_of(key)]
 
     def any(self) -> Node:
         """Return a healthy node, for commands that every node answers alike."""
-        return next((node for node in self._known.values() if node.state().status == "ok"), self._first)
+        return next((node for node in self._known.values() if node.state().status == "ok"), self.first)
 
     async def all(self, parts: Sequence[NodeCommand], limit_s: float) -> list[Any]:
         """Return the replies to several commands, in order; those for one node go in one round trip, in order."""
         if self.slots is None:
-            answers = await sent(self._first, parts, limit_s)
+            answers = await sent(self.first, parts, limit_s)
         else:
             answers = await self._spread(parts, limit_s)
         for place, answer in enumerate(answers):
@@ -62,7 +62,7 @@ class ClusterNodes(Nodes):
         if isinstance(answer, Moved) and not answer.asking:
             answer = await self._moved_to(answer).blocking(part.command, limit_s)
         if isinstance(answer, Moved):
-            raise self._first.unavailable("moved")
+            raise self.first.unavailable("moved")
         return answer
 
     async def followed(self, part: NodeCommand, moved: Moved, limit_s: float) -> Any:
@@ -88,7 +88,7 @@ class ClusterNodes(Nodes):
         pinged = await asyncio.gather(*(node.ping() for node in self._known.values()), return_exceptions=True)
         _raise_first(pinged)
         if not self._asked:
-            await self._refresh(self._first)
+            await self._refresh(self.first)
 
     def worst_state(self) -> StoreState:
         """See `Nodes.state`."""
@@ -101,7 +101,7 @@ class ClusterNodes(Nodes):
         if self._refreshing is not None:
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
-        nodes = {self._first, *self._known.values()}
+        nodes = {self.first, *self._known.values()}
         await asyncio.gather(*(node.aclose() for node in nodes), *self._closing)
         await self._dialler.aclose()
 
@@ -124,7 +124,7 @@ class ClusterNodes(Nodes):
     def _moved_to(self, moved: Moved) -> Node:
         node = self._at(moved.host, moved.port)
         if not moved.asking:
-            slots = [self._first] * SLOTS if self.slots is None else list(self.slots)
+            slots = [self.first] * SLOTS if self.slots is None else list(self.slots)
             slots[moved.slot % SLOTS] = node
             self.slots = slots
             self._doubt()
@@ -132,7 +132,7 @@ class ClusterNodes(Nodes):
 
     def _at(self, host: str, port: int, beside: str = "") -> Node:
         """Return the node at an address; an empty host means that of the node that replied."""
-        host = host or (beside or self._first.where).rpartition(":")[0]
+        host = host or (beside or self.first.where).rpartition(":")[0]
         where = f"{host}:{port}"
         if where not in self._known:
             self._known[where] = self._dialler.at(host, port, self._doubt)
@@ -146,7 +146,7 @@ class ClusterNodes(Nodes):
 
     async def _refresh_somewhere(self) -> None:
         """Read the slot map from the first node that answers, healthy nodes first."""
-        for node in sorted({self._first, *self._known.values()}, key=lambda node: node.state().status != "ok"):
+        for node in sorted({self.first, *self._known.values()}, key=lambda node: node.state().status != "ok"):
             if await self._refresh(node):
                 return
 
@@ -164,7 +164,7 @@ class ClusterNodes(Nodes):
         return True
 
     def _take(self, reply: list[Any], teller: Node) -> None:
-        slots = list(self.slots or [self._first] * SLOTS)
+        slots = list(self.slots or [self.first] * SLOTS)
         try:
             for first, last, (host, port, *_), *_ in reply:
                 node = self._at(_text(host), int(port), teller.where)
@@ -178,7 +178,7 @@ class ClusterNodes(Nodes):
             if node not in slots:
                 # It has no slots any more; the node in the URL stays the starting point.
                 del self._known[where]
-                if node is not self._first:
+                if node is not self.first:
                     self._retire(node)
 
     def _retire(self, node: Node) -> None:

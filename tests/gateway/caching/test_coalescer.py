@@ -33,10 +33,10 @@ def test_a_key_is_known_until_a_lookup_misses_it() -> None:
     """What a lookup has shown last is what is expected next."""
     known = RecentKeys()
     known.note("a", found=True)
-    assert "a" in known
+    assert "a" in known.keys
     known.note("a", found=False)
     known.note("a", found=False)
-    assert "a" not in known
+    assert "a" not in known.keys
 
 
 def test_only_the_latest_are_known() -> None:
@@ -44,7 +44,7 @@ def test_only_the_latest_are_known() -> None:
     known = RecentKeys(most=2)
     for key in ("a", "b", "a", "c"):
         known.note(key, found=True)
-    assert [key for key in "abc" if key in known] == ["b", "c"]
+    assert [key for key in "abc" if key in known.keys] == ["b", "c"]
 
 
 def asks(seed: int = 0, *, deadline_s: float = 10.0, clamp: Clamp | None = None, **control: bool) -> RequestContext:
