@@ -115,10 +115,8 @@ class SemanticMatcher:
         near = await self._index.current.nearest(keys.partition, vector, NEIGHBOURS, semantic.min_similarity)
         if not near:
             return _NO_CANDIDATES
-        own: list[Neighbour] = []
-        for candidate in near:  # the index alone does not prove that a key belongs to this scope
-            if candidate[0].startswith(keys.scope):
-                own.append(candidate)
+        # The index alone does not prove that a key belongs to this scope.
+        own = [candidate for candidate in near if candidate.key.startswith(keys.scope)]
         chosen = self._shortlist(semantic, question, own)
         if chosen is not None:
             best = _best((own[chosen.place], chosen.verdict, _NOT_ASKED, chosen.vetoed))
