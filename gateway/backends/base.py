@@ -271,6 +271,12 @@ class EventStream(Protocol):
     def done_seen(self) -> bool:
         """Whether the final `[DONE]` event has come."""
 
+    def offer(self, take: Callable[[Event], bool]) -> None:
+        """Have each event that comes alone while `read` waits, and is text and nothing else, offered to `take` first.
+
+        Where that returns False, `read` returns the event. A stream may offer none.
+        """
+
     def close(self) -> None:
         """End the call now. The connection is kept only if the reply was read to its end."""
 

@@ -12,7 +12,7 @@ import functools
 import socket
 import ssl
 from collections import deque
-from collections.abc import AsyncGenerator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -406,6 +406,9 @@ class _Connection(asyncio.Protocol):
             if response.left < 0:
                 self.fail(InvalidReply(_TOO_LARGE))
                 return
+            taker = None if response.has_ended or response.waiter.done() or not is_http else response.taker
+            if taker is not None and taker(part):
+                return
             response.parts.append(part)
             response.size += len(part)
         else:
@@ -522,6 +525,7 @@ class _Response:
         "parts",
         "size",
         "status",
+        "taker",
         "waiter",
     )
 
@@ -543,6 +547,8 @@ class _Response:
         self.is_paused = False
         self.is_read_whole = False
         self.is_stale = False
+        self.taker: Callable[[bytes], bool] | None = None
+        """Is offered what comes of the body while `chunk` waits. True: it has taken it, and the reader sleeps on."""
         self.waiter: asyncio.Future[None] = connection.loop.create_future()
         """Future of the waiting call, done at news: the head for `send`, bytes for `chunk`, the end for `read`."""
         self._by_name: dict[bytes, bytes] | None = None
@@ -597,7 +603,7 @@ class _Response:
         return part
 
     def close(self, *, end_is_due: bool = False) -> None:
-        connection = self.connection
+        connection, self.taker = self.connection, None
         if connection is None:
             if self.parts:
                 self.parts.clear()

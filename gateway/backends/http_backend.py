@@ -11,7 +11,7 @@ import math
 import re
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
@@ -166,6 +166,9 @@ class SseReply(ABC):
             if (data or parser.comments > comments) and not self.done_seen and self._invalid is None:
                 return ALIVE
         return []
+
+    def offer(self, take: Callable[[Event], bool]) -> None:  # noqa: B027
+        """See `EventStream.offer`: here none."""
 
     def close(self) -> None:
         """See `EventStream.close`."""
@@ -417,6 +420,9 @@ class _ReplayedStream:
         """Return all chunks, once."""
         events, self._events, self.done_seen = self._events, [], True
         return events
+
+    def offer(self, take: Callable[[Event], bool]) -> None:
+        """Do nothing: nothing more comes."""
 
     def close(self) -> None:
         """Do nothing: the body has been read already."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import Any, Unpack
 
@@ -153,9 +153,38 @@ class _ChatStream(SseReply):
         self._mender: ChunkMender | None = None
         self._last: dict[str, Any] = {}
         """The last chunk before a finish reason that is held."""
+        self._takes: Callable[[Event], bool] | None = None
+
+    def offer(self, take: Callable[[Event], bool]) -> None:
+        """See `EventStream.offer`."""
+        self._takes = take
+        response: Any = self._response
+        if hasattr(response, "taker"):
+            response.taker = self._taken
+
+    def _taken(self, chunk: bytes) -> bool:
+        """Return whether who takes plain events has taken this chunk; it has not where it is anything else."""
+        parser, size = self._parser, len(chunk) - 2
+        if chunk[:6] != b"data: " or chunk[-1:] != b"\n" or chunk.find(b"\n") != size or b"\r" in chunk:
+            return False
+        if parser.parts or parser.after_cr or self._takes is None or (self._mender is not None and self._mender.holds):
+            return False
+        data = chunk[6:size]
+        try:
+            value = orjson.loads(data)
+            (choice,) = value["choices"]
+            delta, index = choice["delta"], choice.get("index")
+            plain = type(delta["content"]) is str and self._watched.isdisjoint(delta) and _CALLS.isdisjoint(delta)
+            finish = choice.get("finish_reason") or choice.get("error") or value.get("error")
+        except (AttributeError, LookupError, TypeError, ValueError):
+            return False
+        if not plain or finish or type(index) not in _INDEX or value.get("usage") is not None:
+            return False
+        return self._takes(event_of((data, value)))
 
     def close(self) -> None:
         """See `EventStream.close`."""
+        self._takes = None
         super().close()
         if self._forms is not None and self._forms.mends:
             self._forms.over()

@@ -124,7 +124,7 @@ class WriteBehind(BatchTask[Finished]):
         if isinstance(answer, LiveStream):
             if may_store or any(take.whole for take in takes):
                 whole = answer.remember()
-            reply = Reply(events=answer.events(), stream=answer)
+            reply = Reply(events=answer.events(), stream=answer, pass_on=answer.pass_on)
         else:
             completion = answer.value
             whole = lambda: completion  # noqa: E731

@@ -78,6 +78,11 @@ class LiveStream:
         self._broken: BackendError | None = None
         self._state.commit((event.value for event in self._held), call.slot.endpoint.config.model, strip_logprobs=strip)
         self._watchdog = self._watch()
+        self._send: Callable[[bytes], bool] | None = None
+        self._flows = True
+        """Whether the client reads what it is sent as fast as it comes."""
+        self._heard_s = 0.0
+        """When the client was last sent something, in `time.monotonic()` seconds."""
         self.on_whole: Callable[[], None] | None = None
         """Called when the answer is complete, before the last event is sent."""
         self.end = "client_cancel"
@@ -89,6 +94,13 @@ class LiveStream:
         Call this before the first event is read, as with `remember`.
         """
         self._include_usage = True
+
+    def pass_on(self, send: Callable[[bytes], bool]) -> None:
+        """Send text by `send` as soon as it comes, without waking who reads `events`, who gets all else.
+
+        `send` writes an event at once, after all that `events` gave, and returns whether the client takes more.
+        """
+        self._send = send
 
     @property
     def text(self) -> str:
@@ -117,6 +129,8 @@ class LiveStream:
         events = self._held
         while True:
             call, state, watchdog = self._call, self._state, self._watchdog
+            if self._send is not None:
+                call.source.offer(self._passed)
             try:
                 while events:
                     for event in events:
@@ -124,15 +138,15 @@ class LiveStream:
                             yield data
                     if len(state.unchecked) >= LOOP_CHECK_TOKENS and state.is_looping():
                         raise Degenerate("the same words over and over")
-                    watchdog.since, watchdog.reading = monotonic(), True
+                    watchdog.since = self._heard_s = monotonic()
+                    watchdog.reading = self._flows = True
                     events = await call.source.read()
-                    quiet_since = watchdog.since
                     while events is ALIVE:
                         watchdog.since = monotonic()
-                        if watchdog.since - quiet_since >= QUIET_S:
+                        if watchdog.since - self._heard_s >= QUIET_S:
                             watchdog.reading = False
                             yield STILL_ALIVE
-                            watchdog.since = quiet_since = monotonic()
+                            watchdog.since = self._heard_s = monotonic()
                             watchdog.reading = True
                         events = await call.source.read()
                     watchdog.since, watchdog.reading = monotonic(), False
@@ -154,6 +168,17 @@ class LiveStream:
         for data in self._finish():
             yield data
 
+    def _passed(self, event: Event) -> bool:
+        """Pass a plain event on while `events` waits for it; return False, having done nothing, if it must see it."""
+        state, send = self._state, self._send
+        if send is None or not self._flows or not self._call.has_begun or len(state.unchecked) + 1 >= LOOP_CHECK_TOKENS:
+            return False
+        state.add(event.value)
+        if data := state.outgoing(event.value, event.data):
+            self._flows = send(data)
+        self._watchdog.since = self._heard_s = monotonic()
+        return True
+
     def lose(self) -> None:
         """Close the stream, of which nothing was sent, because another answer is served."""
         self.end = names.LOST
@@ -162,6 +187,7 @@ class LiveStream:
 
     def close(self) -> None:
         """Free the endpoint and settle the call; safe to call twice."""
+        self._send = None
         self._watchdog.stop()
         self._call.close(self._broken or ("lost" if self.end == names.LOST else "cancelled"), self.end)
 

@@ -196,6 +196,11 @@ class Exchange(BaseExchange):
     `error_event`.
     """
 
+    _last_s = inf
+    """When the last event of a stream was sent that shows its model at work, in `time.monotonic()` seconds."""
+    _longest_s = _looked_at_s = 0.0
+    """The longest time between two of them, and the time from which on one is looked at."""
+
     def __init__(self, steps: Steps, bodies: ChatBodies, scope: Any, receive: Any, send: Any) -> None:
         super().__init__(steps, scope, receive, send)
         self._bodies = bodies
@@ -308,26 +313,20 @@ class Exchange(BaseExchange):
         self.ledger.status = 200
         headers = self.explained()
         headers += reply.extra
-        send, null_usage = self.send, self._null_usage
+        send = self.send
         try:
             if self.early_head is not None and await self.early_head.stopped():
                 events = self.early_head.events(events, reply.extra)
             else:
                 await start_events(send, headers)
+                write = getattr(getattr(send, "__self__", None), "write_piece", None)
+                if write is not None and reply.pass_on is not None:
+                    reply.pass_on(lambda event: write(self._paced(event)))
             self._started = self._events_open = True
             self.ledger.ttft_ms = self.trace.root.seconds * 1000
-            last_s, longest_s, looked_at_s = inf, 0.0, 0.0
             async with contextlib.aclosing(events):
                 async for event in events:
-                    now_s = monotonic()
-                    if now_s - last_s <= looked_at_s:
-                        last_s = now_s
-                    elif not is_sign_of_life(event):
-                        longest_s = max(longest_s, now_s - last_s)
-                        looked_at_s = min(longest_s, _SOONEST_SIGN_S)
-                        self.ledger.gap_ms, last_s = longest_s * 1000, now_s
-                    sent = with_null_usage(event) if null_usage else event
-                    await send({"type": "http.response.body", "body": sent, "more_body": True})
+                    await send({"type": "http.response.body", "body": self._paced(event), "more_body": True})
             if reply.stream is not None and reply.stream.end != "done":
                 self.ledger.error = reply.stream.end
             # End the HTTP response normally: the last event was the error, and a torn connection would be a second one.
@@ -340,6 +339,17 @@ class Exchange(BaseExchange):
         finally:
             if reply.stream is not None:
                 reply.stream.close()
+
+    def _paced(self, event: bytes) -> bytes:
+        """Note the time since the event before; return the event as it is sent."""
+        now_s = monotonic()
+        if now_s - self._last_s <= self._looked_at_s:
+            self._last_s = now_s
+        elif not is_sign_of_life(event):
+            longest_s = max(self._longest_s, now_s - self._last_s)
+            self._longest_s, self._looked_at_s = longest_s, min(longest_s, _SOONEST_SIGN_S)
+            self.ledger.gap_ms, self._last_s = longest_s * 1000, now_s
+        return with_null_usage(event) if self._null_usage else event
 
     async def fail(self, error: ApiError) -> None:
         """Tell the client of the error: as the reply, or as an event of a stream that is open."""

@@ -261,6 +261,9 @@ class Reply:
     extra: tuple[Header, ...] = ()
     stream: Source | None = None
     """The source of the events, if they are still being made; it must be closed however the reply goes."""
+    pass_on: Callable[[Callable[[bytes], bool]], None] | None = None
+    """Has what of the events needs no look sent as soon as it comes (`LiveStream.pass_on`); None where somebody else
+    reads or changes them."""
     shared_end: AnswerEnd | None = None
     """Set if other requests read this answer too; its `write` is known at that end, not at this reply's."""
 

@@ -180,6 +180,15 @@ class ReplyCycle(RequestResponseCycle):
                 self.transport.close()
             self.on_response()
 
+    def write_piece(self, data: bytes) -> bool:
+        """Write a piece of a stream that `send` has begun, now; return whether the client reads what it is sent."""
+        if self.disconnected:
+            return True
+        chunk = b"%x\r\n%b\r\n" % (len(data), data) if self.chunked_encoding else data
+        self.transport.write(self._head + chunk)
+        self._head = b""
+        return not self.flow.write_paused
+
     def send_held_head(self) -> None:
         """Write the head now, if it waits for the first piece of the body."""
         if self._head and not self.transport.is_closing():

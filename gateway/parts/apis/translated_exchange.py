@@ -67,7 +67,7 @@ class TranslatedExchange(Exchange):
         """Return the coroutine that sends the reply, translated."""
         if reply.events is None:
             return super().deliver(replace(reply, body=self._dialect.whole(orjson.loads(reply.body))))
-        return super().deliver(replace(reply, events=translated(reply.events, self.living_stream())))
+        return super().deliver(replace(reply, events=translated(reply.events, self.living_stream()), pass_on=None))
 
     def error_body(self, error: ApiError) -> bytes:
         """See `Exchange.error_body`."""

@@ -165,6 +165,32 @@ async def test_a_good_stream_goes_out_whole(begin: Begin, upstream: Upstream) ->
     assert run.request.ledger.tokens_out == 8
 
 
+@pytest.mark.parametrize("slow", [False, True])
+async def test_text_is_passed_on_without_its_reader(begin: Begin, upstream: Upstream, slow: bool) -> None:
+    """Text goes out as it comes; the beginning, the end, and what follows a write that filled the socket, by events."""
+    upstream.default = Reply(text=LONG + " word" * 60, between_s=0.003)
+    stream = await begin().committed()
+    writes: list[bytes] = []
+    passed = 0
+
+    def send(data: bytes) -> bool:
+        nonlocal passed
+        passed += 1
+        writes.append(data)
+        return not slow
+
+    stream.pass_on(send)
+    async for data in stream.events():
+        writes.append(data)  # noqa: PERF401  (`send` appends meanwhile)
+    stream.close()
+    by_events = len(writes) - passed
+    assert text(writes) == LONG + " word" * 60
+    assert writes[-1].endswith(b"data: [DONE]\n\n")
+    assert stream.end == "done"
+    assert passed > (20 if slow else 40)
+    assert by_events > (20 if slow else 4)
+
+
 async def test_a_bad_draft_is_cancelled(begin: Begin, upstream: Upstream) -> None:
     """First tokens that are not good enough end the upstream call at once, and cost what they cost."""
     upstream.default = Reply(text=LONG + " word" * 500, logprob=-3.0, between_s=0.01)
