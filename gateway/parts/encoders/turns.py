@@ -69,7 +69,7 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
     if 2 * len(own & others) < _ALIKE * (len(own) + len(others)):
         return None
     ours, theirs = ([sentence for sentence in _sentences(text) if not _greets(sentence)] for text in (stored, asked))
-    if min(len(ours), len(theirs)) < _FEWEST or max(len(ours), len(theirs)) > _MOST_SENTENCES:
+    if len(ours) != len(theirs) or not _FEWEST <= len(ours) <= _MOST_SENTENCES:
         return None
     pairs: list[tuple[str, str]] = []
     matcher = SequenceMatcher(None, [*map(wording, ours)], [*map(wording, theirs)], autojunk=False)
@@ -111,9 +111,11 @@ def turn_by_turn(decide: Decide, semantic: SemanticCache) -> Decide:
     def decided(stored: str, asked: str, cosine: float) -> Verdict:
         ours, theirs = turns_of(stored), turns_of(asked)
         if not ours and not theirs:
-            short = len(stored) < LONG or len(asked) < LONG  # as nearly all are, so without a call
-            differing = None if short else differing_sentences(stored, asked, wording)
-            if differing is None or cosine < semantic.min_similarity:
+            # As nearly all are short or too far apart, sentences are compared of the others alone.
+            if len(stored) < LONG or len(asked) < LONG or cosine < semantic.min_similarity:
+                return decide(stored, asked, cosine)
+            differing = differing_sentences(stored, asked, wording)
+            if differing is None:
                 return decide(stored, asked, cosine)
             return _sentence_by_sentence(differing, decide, cosine)
         if cosine < semantic.min_similarity:
