@@ -109,6 +109,8 @@ class ResponseCache:
         self._upkeep = [
             asyncio.create_task(self._generations.run(), name="cache-generations"),
         ]
+        if self._cross_encoder is not None:
+            self._cross_encoder.start()
         if self.bound is not None:
             self._upkeep.append(asyncio.create_task(self.bound.run(), name="cache-bound"))
 

@@ -135,7 +135,9 @@ def load_minilm(state: Path) -> PublicEncoder:
 
 @one("encoders")
 def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
-    """Return the cross-encoder of a folder, which has scored one pair as a check. Raises CrossEncoderError."""
+    """Return the cross-encoder of a folder. It was opened and has scored one pair as a check, or will with `open`: such
+    a one as states the version of its files. Raises CrossEncoderError.
+    """
     from cache.semantic.cross_encoder import CrossEncoderError
 
     raise CrossEncoderError(missing_for("encoders", "a cross-encoder"))

@@ -93,6 +93,13 @@ class MeasuredPairScorer(TextPairScorer, Protocol):
         """Version of the model."""
 
     @property
+    def failure(self) -> str:
+        """Why it cannot be opened, '' where it can or was not tried."""
+
+    def open(self) -> None:
+        """Open the model, which `scores` does otherwise. Raises CrossEncoderError."""
+
+    @property
     def same_answer(self) -> float | None:
         """Score from which two statements of answers say the same; None if it is not known."""
 
@@ -128,6 +135,9 @@ class Checked:
 
 class PairQueue(PairReader, Protocol):
     """Have a cross-encoder score the pairs of one event loop's requests. Close it when done."""
+
+    def start(self) -> None:
+        """Open the model soon, in the event loop that runs, unless it is open."""
 
     async def check(self, pairs: Sequence[TextPair], limit_s: float, enough: float) -> Checked:
         """Score the pairs of one request within `limit_s` seconds, one after the other until a score is `enough`.

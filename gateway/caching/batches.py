@@ -107,6 +107,10 @@ class Batcher(Generic[Item, Result]):
             self._running = asyncio.create_task(self._run(), name=self._name)
         return await future
 
+    def on_thread(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Do this on the thread too, after the call that is under way."""
+        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+
     def close(self) -> None:
         """Stop the thread and cancel what waits."""
         if self._running is not None:

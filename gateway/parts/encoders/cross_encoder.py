@@ -19,6 +19,8 @@ Runtime runs it, without torch:
                                       same words say different things.
                                       `cosine_weights`: the weight of the cosine beside the logit, by the name of the
                                       encoder that the cosine is from (`blend.Blend`); others get none
+                                      `files_version`: the version that the files have. A gateway opens a model that
+                                      states it once it listens, and checks then that they have
     vectors.json, vectors.npy         optional: vectors of its tokens (`gateway.parts.encoders.token_vectors`)
 
 The score of a model with one logit is its sigmoid; that of a model with several labels is the probability of the label
@@ -35,7 +37,8 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -47,7 +50,7 @@ from cache.semantic.cross_encoder import ComparedPairs, CrossEncoderError, TextP
 from cache.semantic.decision import UNREAD
 from cache.text.languages import language_of
 from cache.text.reading import SCRIPTS
-from gateway.parts.encoders.token_vectors import TokenVectors, TokenVectorsError
+from gateway.parts.encoders.token_vectors import TokenVectors, TokenVectorsError, sha256_of
 from gateway.parts.encoders.unigram import UnigramTokenizer
 
 if TYPE_CHECKING:
@@ -68,6 +71,8 @@ SAME_ANSWER: Final = "same_answer_strict"
 """Key of the data sheet: the score from which two statements say the same."""
 OTHER_ANSWER: Final = "other_answer"
 """Key of the data sheet: the score up to which two statements or answers surely say different things."""
+FILES_VERSION: Final = "files_version"
+"""Key of the data sheet: the version over graph, weights, tokenizer and config."""
 LABEL_ERRORS: Final = "label_errors"
 """Key of the data sheet: how often an audit that compares answers with the model errs, as `ComparedPairs`."""
 SAME: Final = frozenset({"1", "duplicate", "entailment", "equivalent", "is_duplicate", "paraphrase", "same"})
@@ -92,20 +97,12 @@ _LONGEST: Final = 1_000_000
 class CrossEncoder:
     """The cross-encoder. Safe to use from several threads at once."""
 
-    def __init__(
-        self,
-        reader: _Reader,
-        same: int | None,
-        version: str,
-        sheet: _Stated,
-        vectors: TokenVectors | None = None,
-    ) -> None:
-        """Take the reader, the index of the label `same` (None for a model of one logit), version, and data sheet.
+    def __init__(self, opens: Callable[[], _Opened], sheet: _Stated, vectors: TokenVectors | None = None) -> None:
+        """Take what opens and checks the model, which is called once, and the data sheet.
 
         `vectors` of its tokens search in other languages than English; None where it has none.
         """
         self.vectors = vectors
-        self.version = version
         self.strict = sheet.strict
         self.scripts = sheet.scripts
         self.languages = sheet.languages
@@ -114,51 +111,116 @@ class CrossEncoder:
         self.label_errors = sheet.label_errors
         self.cosine_weights = sheet.cosine_weights
         self._offsets = sheet.language_offsets
-        self._reader = reader
-        self._same = same
+        self._version = sheet.files_version
+        self._opens = opens
+        self._opened: _Opened | None = None
+        self.failure = ""
+        self._lock = threading.Lock()
 
     @classmethod
-    def load(cls, folder: Path, threads: int = 1) -> CrossEncoder:
-        """Open the model in `folder` and score one pair as a check. Raises CrossEncoderError."""
+    def load(cls, folder: Path, threads: int = 1, *, later: bool = False) -> CrossEncoder:
+        """Open the model in `folder` and score one pair as a check. Raises CrossEncoderError.
+
+        With `later` a model whose data sheet states the version of its files is opened and checked by `open`, or with
+        the first pair; the tokenizer and the vectors, which the event loop reads, are loaded here.
+        """
         model = next((folder / name for name in _MODELS if (folder / name).is_file()), None)
         if model is None:
             raise CrossEncoderError(f"{folder}: neither {' nor '.join(_MODELS)} is there; {_EXPORT}")
-        config = _read_json(folder / "config.json")
         tokenizer = _read_tokenizer(folder / "tokenizer.json")
-        digest, version = _digests(folder, model)
-        sheet = _stated(folder / SHEET, digest)
-        session = _open_session(model, threads)
-        _check_inputs(model, session)
-        reader = _Reader(tokenizer, session, _longest(folder, config))
-        try:
-            logits = reader.logits([("a question", "another question"), ("a question", "a question")])
-        except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
-            raise CrossEncoderError(f"{model}: cannot judge a pair: {error}; {_EXPORT}") from None
-        first = logits[0]
-        if isinstance(first, float) or first.ndim != 1 or not first.size or not np.isfinite(first).all():
-            raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
-        same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
+        sheet = _stated(folder / SHEET)
         try:
             vectors = TokenVectors.load(folder, tokenizer) if isinstance(tokenizer, UnigramTokenizer) else None
         except TokenVectorsError as error:
             raise CrossEncoderError(str(error)) from None
-        return cls(reader, same, version, sheet, vectors)
+        made = cls(lambda: _open(folder, model, tokenizer, sheet, vectors, threads), sheet, vectors)
+        if not (later and sheet.files_version):
+            made.open()
+        return made
+
+    @property
+    def version(self) -> str:
+        """The first digits of the SHA-256 of all that makes the scores."""
+        return self._version or self._ready().version
+
+    def open(self) -> None:
+        """Open the model and score one pair as a check, unless that was done. Raises CrossEncoderError."""
+        self._ready()
+
+    def _ready(self) -> _Opened:
+        if self._opened is None:
+            with self._lock:
+                if self.failure:
+                    raise CrossEncoderError(self.failure)
+                if self._opened is None:
+                    try:
+                        self._opened = self._opens()
+                    except CrossEncoderError as error:
+                        self.failure = str(error)
+                        raise
+        return self._opened
 
     def scores(self, pairs: Sequence[TextPair]) -> list[float]:
         """Return the score of each pair. Six MiniLM layers in int8 take 3 to 6 ms for two questions of ten words."""
-        read = self._reader.logits(pairs)
+        opened = self._ready()
         return [
-            made if isinstance(made, float) else self._probability(made, pair)
-            for made, pair in zip(read, pairs, strict=True)
+            made if isinstance(made, float) else self._probability(made, pair, opened.same)
+            for made, pair in zip(opened.reader.logits(pairs), pairs, strict=True)
         ]
 
-    def _probability(self, logits: NDArray[np.float64], pair: TextPair) -> float:
-        if self._same is None:
+    def _probability(self, logits: NDArray[np.float64], pair: TextPair, same: int | None) -> float:
+        if same is None:
             # The language of the pair is not told for sure: the stricter of the two holds.
             offset = min(self._offsets.get(language_of(text), 0.0) for text in pair) if self._offsets else 0.0
             return float(1 / (1 + np.exp(-logits[0] - offset)))
         shares = np.exp(logits - logits.max())
-        return float(shares[self._same] / shares.sum())
+        return float(shares[same] / shares.sum())
+
+
+class _Opened(NamedTuple):
+    """A model that was checked: its reader, the index of the label "the same" (None: it has one logit), its version."""
+
+    reader: _Reader
+    same: int | None
+    version: str
+
+
+def _open(
+    folder: Path,
+    model: Path,
+    tokenizer: Tokenizer | UnigramTokenizer,
+    sheet: _Stated,
+    vectors: TokenVectors | None,
+    threads: int,
+) -> _Opened:
+    """Open a model; check that its files are those of its data sheet, and that it scores. Raises CrossEncoderError."""
+    config = _read_json(folder / "config.json")
+    digest, version = _digests(folder, model)
+    if sheet.sha256 not in (None, digest):
+        raise CrossEncoderError(
+            f"{folder / SHEET}: its sha256 is not that of the graph beside it; install both files again"
+        )
+    if sheet.files_version not in ("", version):
+        raise CrossEncoderError(
+            f"{folder / SHEET}: its {FILES_VERSION} is not {version}, which the files beside it have"
+        )
+    if vectors is not None:
+        try:
+            vectors.check()
+        except TokenVectorsError as error:
+            raise CrossEncoderError(str(error)) from None
+    session = _open_session(model, threads)
+    _check_inputs(model, session)
+    reader = _Reader(tokenizer, session, _longest(folder, config))
+    try:
+        logits = reader.logits([("a question", "another question"), ("a question", "a question")])
+    except Exception as error:  # noqa: BLE001  (a graph may fail in any way, and the operator must see why)
+        raise CrossEncoderError(f"{model}: cannot judge a pair: {error}; {_EXPORT}") from None
+    first = logits[0]
+    if isinstance(first, float) or first.ndim != 1 or not first.size or not np.isfinite(first).all():
+        raise CrossEncoderError(f"{model}: its first output is not one row of logits for a pair; {_EXPORT}")
+    same = None if first.size == 1 else _label_of_same(folder / "config.json", config, first.size)
+    return _Opened(reader, same, version)
 
 
 class _Reader:
@@ -305,7 +367,7 @@ def _digests(folder: Path, model: Path) -> tuple[str, str]:
                 own.update(buffer[:size])
         every.update(own.digest())
     for name in _BESIDE:
-        every.update(hashlib.sha256((folder / name).read_bytes()).digest())
+        every.update(bytes.fromhex(sha256_of(folder / name)))
     return graph.hexdigest(), every.hexdigest()[:12]
 
 
@@ -317,7 +379,9 @@ def weights_beside(model: Path) -> list[Path]:
 
 
 class _Stated(NamedTuple):
-    """What a data sheet states: thresholds, weights of the cosine by encoder, scripts and languages."""
+    """What a data sheet states: thresholds, weights of the cosine by encoder, scripts and languages; the SHA-256 of the
+    graph (None without a sheet), and the version of the files, or ''.
+    """
 
     strict: float | None = None
     cosine_weights: Mapping[str, float] = MappingProxyType({})
@@ -327,16 +391,16 @@ class _Stated(NamedTuple):
     other_answer: float = SURELY_OTHER
     language_offsets: Mapping[str, float] = MappingProxyType({})
     label_errors: ComparedPairs = ComparedPairs()
+    sha256: str | None = None
+    files_version: str = ""
 
 
-def _stated(sheet: Path, digest: str) -> _Stated:
-    """Return what the data sheet of a graph with this SHA-256 states; nothing but the default without a sheet."""
+def _stated(sheet: Path) -> _Stated:
+    """Return what a data sheet states; nothing but the default without a sheet."""
     if not sheet.is_file():
         return _Stated()
     facts = _read_json(sheet)
     strict, weights = facts.get("strict"), facts.get(COSINE_WEIGHTS, {})
-    if facts.get("sha256") != digest:
-        raise CrossEncoderError(f"{sheet}: its sha256 is not that of the graph beside it; install both files again")
     scores: dict[str, Any] = {SAME_ANSWER: strict, OTHER_ANSWER: SURELY_OTHER, **facts, "strict": strict}
     for name in ("strict", SAME_ANSWER, OTHER_ANSWER):
         score = scores[name]
@@ -354,6 +418,8 @@ def _stated(sheet: Path, digest: str) -> _Stated:
         float(scores[OTHER_ANSWER]),
         _offsets_in(sheet, facts),
         _label_errors_in(sheet, facts),
+        str(facts.get("sha256")),
+        str(facts.get(FILES_VERSION, "")),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -25,6 +25,10 @@ log = logging.getLogger("tierline.cache")
 
 _REMEMBERED: Final = 4_096
 """Pairs whose score is remembered, in each worker: a megabyte of short questions."""
+_OPENED_AFTER_S: Final = 0.3
+"""Seconds after the start until the model is opened: the first requests do not wait for that."""
+_OPENING_S: Final = 2.0
+"""How long a request waits at most, beside its own limit, for a model that is being opened."""
 
 
 class _Asked(NamedTuple):
@@ -46,7 +50,15 @@ class CrossEncoderQueue:
     blend = Blend
     settled = staticmethod(settled)
 
-    def __init__(self, scorer: TextPairScorer, *, most_at_once: int = 8, most_waiting: int = 64) -> None:
+    def __init__(
+        self,
+        scorer: TextPairScorer,
+        *,
+        opens: Callable[[], None] | None = None,
+        most_at_once: int = 8,
+        most_waiting: int = 64,
+    ) -> None:
+        """Ask this scorer. `opens` makes it ready, which takes a tenth of a second; None where it is."""
         self.strict = scorer.strict
         self.scripts = scorer.scripts
         self.languages = scorer.languages
@@ -55,6 +67,25 @@ class CrossEncoderQueue:
         self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember)
         self._pair_s = 0.0  # recent time of a call per pair that was read
         self._scored: dict[TextPair, float] = {}
+        self._opens = opens
+        self._opening: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Open the model soon, on the queue's thread, unless it is open or a request has it opened before."""
+        if self._opens is not None:
+            self._timer = asyncio.get_running_loop().call_later(_OPENED_AFTER_S, self._open, self._opens)
+
+    def _open(self, opens: Callable[[], None]) -> asyncio.Future[None]:
+        if self._opening is None:
+            self._opening = self._calls.on_thread(opens)
+            self._opening.add_done_callback(self._is_open)
+        return self._opening
+
+    def _is_open(self, opening: asyncio.Future[None]) -> None:
+        self._opens = None
+        if not opening.cancelled() and (error := opening.exception()) is not None:
+            log.error("the cross-encoder cannot be opened, so nothing that it would have to read is served: %s", error)
 
     async def check(self, pairs: Sequence[TextPair], limit_s: float, enough: float = math.inf) -> Checked:
         """Score the pairs of one request within `limit_s` seconds, one after the other until a score is `enough`.
@@ -68,6 +99,8 @@ class CrossEncoderQueue:
                 return Checked(tuple(scores))
         if len(scores) == len(pairs):
             return Checked(tuple(scores))
+        if self._opens is not None and limit_s > 0:
+            await asyncio.wait({self._open(self._opens)}, timeout=_OPENING_S)
         request = object()
         missing = [_Asked(pair, enough, request) for pair in pairs[len(scores) :]]
         loop = asyncio.get_running_loop()
@@ -86,6 +119,8 @@ class CrossEncoderQueue:
 
     def close(self) -> None:
         """Stop the thread and cancel what waits."""
+        if self._timer is not None:
+            self._timer.cancel()
         self._calls.close()
 
     def _refuses(self, count: int, limit_s: float, now: float) -> str:

@@ -21,18 +21,19 @@ def load_minilm(state: Path) -> PublicEncoder:
 
 
 def load_pair_scorer(folder: Path) -> MeasuredPairScorer:
-    """Return the cross-encoder of a folder. Raises CrossEncoderError."""
+    """Return the cross-encoder of a folder; see the seam. Raises CrossEncoderError."""
     from gateway.parts.encoders.cross_encoder import CrossEncoder
 
-    return CrossEncoder.load(folder)
+    return CrossEncoder.load(folder, later=True)
 
 
 def build_pair_queue(scorer: TextPairScorer) -> PairQueue:
     """Return what lets requests wait for a cross-encoder, which is not called yet."""
+    from gateway.parts.encoders.cross_encoder import CrossEncoder
     from gateway.parts.encoders.pair_queue import CrossEncoderQueue
     from gateway.parts.encoders.turns import TurnScorer
 
-    return CrossEncoderQueue(TurnScorer(scorer))
+    return CrossEncoderQueue(TurnScorer(scorer), opens=scorer.open if isinstance(scorer, CrossEncoder) else None)
 
 
 def compares_turns() -> TurnByTurn:

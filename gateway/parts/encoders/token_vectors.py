@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,11 +38,18 @@ class TokenVectors:
     """The vectors. Safe to use from several threads at once."""
 
     def __init__(
-        self, tokenizer: UnigramTokenizer, table: NDArray[np.int8], share: float, languages: Collection[str]
+        self,
+        tokenizer: UnigramTokenizer,
+        table: NDArray[np.int8],
+        share: float,
+        languages: Collection[str],
+        digests: Mapping[Path, str],
     ) -> None:
         """Hold a row for each token. `share` is added to all cosines, and the rest scaled to the room that is left, so
-        that a policy's `min_similarity` means what it does in English.
+        that a policy's `min_similarity` means what it does in English. `digests` are the SHA-256 that the files have by
+        the data sheet.
         """
+        self._digests = digests
         self.languages = languages
         self._tokenizer = tokenizer
         self._table = table
@@ -53,24 +60,26 @@ class TokenVectors:
     def load(cls, folder: Path, tokenizer: UnigramTokenizer) -> TokenVectors | None:
         """Read the files in the folder of the cross-encoder with this tokenizer; None where there are none.
 
-        Raises TokenVectorsError.
+        `check` says whether they belong together. Raises TokenVectorsError.
         """
         sheet_path, table_path = folder / SHEET, folder / TABLE
         if not sheet_path.is_file():
             return None
         try:
             sheet: dict[str, Any] = json.loads(sheet_path.read_bytes())
-            for path, stated in ((table_path, sheet["sha256"]), (folder / "tokenizer.json", sheet["tokenizer"])):
-                if sha256_of(path) != stated:
-                    raise TokenVectorsError(f"{path}: it is not the file that {sheet_path.name} describes (sha256)")
+            digests = {table_path: sheet["sha256"], folder / "tokenizer.json": sheet["tokenizer"]}
             table = np.load(table_path, mmap_mode="r").view(np.ndarray)  # whose calls pass no Python
-            return cls(tokenizer, table, float(sheet["share"]), frozenset(sheet["languages"]))
+            return cls(tokenizer, table, float(sheet["share"]), frozenset(sheet["languages"]), digests)
         except (OSError, KeyError, TypeError, ValueError) as error:
-            if isinstance(error, TokenVectorsError):
-                raise
             raise TokenVectorsError(
                 f"{folder}: {error!r}; `python -m tools.train_token_vectors` makes them again"
             ) from None
+
+    def check(self) -> None:
+        """Raise TokenVectorsError where a file is another than the data sheet describes."""
+        for path, stated in self._digests.items():
+            if sha256_of(path) != stated:
+                raise TokenVectorsError(f"{path}: it is not the file that {SHEET} describes (sha256)")
 
     def embed(self, text: str, dimension: int) -> NDArray[np.float32]:
         """Return the vector of a text, shape (dimension,), of norm 1; zeros for one without a token.

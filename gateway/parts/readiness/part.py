@@ -64,6 +64,8 @@ def readiness(steps: Steps) -> dict[str, Any]:
     degraded += [] if steps.room is None else steps.room.degraded()
     if steps.telemetry.failing and store.status != "unconfigured":
         degraded.append(f"traces: not recorded ({steps.telemetry.failing})")
+    if (scorer := steps.models.cross_encoder) is not None and scorer.failure:
+        degraded.append(f"cross-encoder: nothing that it would have to read is served; {scorer.failure}")
     index = steps.cache.index.state()
     if index.reason and store.status == "ok":
         degraded.append(f"semantic index: {index.reason}")

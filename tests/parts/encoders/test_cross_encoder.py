@@ -147,6 +147,31 @@ def test_a_data_sheet_states_the_threshold_of_its_graph(tmp_path: Path) -> None:
         CrossEncoder.load(folder)
 
 
+def test_a_model_that_states_its_files_is_opened_later(tmp_path: Path) -> None:
+    """And checked then, once; any other is opened at once."""
+    folder = write_cross_encoder(tmp_path / "model", strict=0.75)
+    version = CrossEncoder.load(folder).version
+    sheet = json.loads((folder / "sheet.json").read_text())
+    (folder / "sheet.json").write_text(json.dumps(sheet | {"files_version": version}))
+    model = CrossEncoder.load(folder, later=True)
+    assert (model.version, model.strict) == (version, 0.75)
+    assert model.scores([(ITALY, ITALY)])[0] > 0.9
+    _garbled("config.json")(folder)
+    with pytest.raises(CrossEncoderError, match=r"config\.json: "):
+        CrossEncoder.load(folder)
+    (folder / "config.json").write_text('{"max_position_embeddings": 32}')
+    model = CrossEncoder.load(folder, later=True)
+    with pytest.raises(CrossEncoderError, match=r"files_version is not [0-9a-f]{12}, which"):
+        model.open()
+    assert "files_version" in model.failure
+    (folder / "config.json").unlink()
+    with pytest.raises(CrossEncoderError, match="files_version"):
+        model.scores([(ITALY, ITALY)])
+    (folder / "sheet.json").write_text(json.dumps(sheet))
+    with pytest.raises(CrossEncoderError, match=r"config\.json: "):
+        CrossEncoder.load(folder, later=True)
+
+
 def test_a_pair_with_an_unknown_token_gets_no_score(tmp_path: Path) -> None:
     """On either side, and beside pairs that are read: two unknown words look the same."""
     model = CrossEncoder.load(write_cross_encoder(tmp_path / "model"))

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ pytest.importorskip("onnx", reason="the minilm extra is not installed")
 
 from cache.entry import Lookup
 from cache.response_cache import ResponseCache
-from cache.semantic.cross_encoder import Checked, TextPair, TextPairScorer
+from cache.semantic.cross_encoder import Checked, CrossEncoderError, TextPair, TextPairScorer
 from cache.store.redis_store import RedisStore
 from cache.text.reading import SCRIPTS
 from gateway.parts.encoders.cross_encoder import CrossEncoder
@@ -69,8 +70,8 @@ class Stuck(Says):
 async def queue_of() -> AsyncIterator[Callable[..., CrossEncoderQueue]]:
     made: list[CrossEncoderQueue] = []
 
-    def make(scorer: TextPairScorer, **limits: int) -> CrossEncoderQueue:
-        made.append(CrossEncoderQueue(scorer, **limits))
+    def make(scorer: TextPairScorer, **options: Any) -> CrossEncoderQueue:
+        made.append(CrossEncoderQueue(scorer, **options))
         return made[-1]
 
     yield make
@@ -188,6 +189,41 @@ async def test_one_that_fails_refuses(queue_of: Make, caplog: pytest.LogCaptureF
     assert "broken inside" in caplog.text
     scorer.said = 0.5
     assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.5,)
+
+
+async def test_a_request_waits_for_a_model_that_is_being_opened(queue_of: Make) -> None:
+    """Longer than for a pair: it is opened once, soon after the start or for the first request, whichever is first."""
+    opened: list[str] = []
+
+    def opens() -> None:
+        time.sleep(0.2)
+        opened.append(threading.current_thread().name)
+
+    queue = queue_of(Says(0.7), opens=opens)
+    queue.start()
+    assert (await queue.check([("a", "b")], 0.0)).refused == "cross_encoder_late"
+    waits = asks(queue, ("a", "b"), limit_s=0.1), asks(queue, ("c", "d"), limit_s=0.1)
+    assert [(await one).scores for one in waits] == [(0.7,), (0.7,)]
+    await asyncio.sleep(0.4)
+    assert len(opened) == 1 and opened[0].startswith("tierline-cross-encoder")
+    unasked = queue_of(Says(0.7), opens=opens)
+    unasked.start()
+    async with asyncio.timeout(PATIENT_S):
+        while len(opened) < 2:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_model_that_cannot_be_opened_refuses(queue_of: Make, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, by the log."""
+
+    def opens() -> None:
+        raise CrossEncoderError("model.onnx: no such file")
+
+    queue = queue_of(Says(CrossEncoderError("not open")), opens=opens)
+    queue.start()
+    assert (await queue.check([("a", "b")], PATIENT_S)).refused == "cross_encoder_failed"
+    assert caplog.text.count("cannot be opened") == 1
+    assert "model.onnx: no such file" in caplog.text
 
 
 def asking(verify: str = "default", **fields: object) -> Policy:

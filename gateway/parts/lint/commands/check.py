@@ -111,6 +111,7 @@ def findings_of(args: argparse.Namespace) -> Findings:
     if deployment is not None and deployment.cross_encoder_folder is not None:
         try:
             cross_encoder = load_pair_scorer(deployment.cross_encoder_folder)
+            cross_encoder.open()
         except CrossEncoderError as error:
             written = read_yaml(args.config or default_config())
             problems.append(written.problem(("cross_encoder",), str(error)))
