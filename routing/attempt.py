@@ -31,10 +31,9 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 from routing.cascade import AttemptOutcome, Left
 from routing.confidence.judge import Assessment, Evidence, assess, outcome_of_verdict, structural_fault
 
@@ -92,8 +91,7 @@ class Judge:
     """Judge the answer so far: the driver passes its evidence to `ended`, or to `looked` before the end."""
 
 
-@value_type
-class Commit:
+class Commit(NamedTuple):
     """End the attempt with this answer: a stream is served, a whole answer is kept for the cascade to decide on."""
 
     verdict: Assessment
@@ -117,6 +115,8 @@ class GiveUp:
 
 AttemptStep = Hold | Judge | Commit | Reject | LookAgain | GiveUp
 _JUDGE: Final = Judge()
+_attempt_outcome: Final = from_fields(AttemptOutcome)
+_commit: Final = from_fields(Commit)
 
 
 class AttemptMachine:
@@ -239,8 +239,8 @@ class AttemptMachine:
         outcome = _outcome(verdict, kept=True)
         if evidence is not None and verdict.accepted and self._attempt.ease < 1:
             full = assess(evidence, self._full, self._head, self._attempt.prior)
-            outcome = replace(outcome, eased=not full.accepted)
-        step = (self._rejected(verdict, at) if self._stream else None) or Commit(verdict, outcome)
+            outcome = outcome._replace(eased=not full.accepted)
+        step = (self._rejected(verdict, at) if self._stream else None) or _commit((verdict, outcome))
         self._step = step
         return step
 
@@ -266,4 +266,4 @@ class AttemptMachine:
 
 def _outcome(verdict: Assessment, *, kept: bool) -> AttemptOutcome:
     kind: OutcomeKind = "accepted" if verdict.accepted else outcome_of_verdict(verdict.reason)
-    return AttemptOutcome(kind, verdict.reason, verdict.confidence, kept)
+    return _attempt_outcome((kind, verdict.reason, verdict.confidence, kept, False, False))

@@ -27,10 +27,9 @@ parallel with the first. JSON and streams follow the same rules, except that a s
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 
 if TYPE_CHECKING:
     from policies.model import Policy
@@ -52,8 +51,7 @@ NO_WORK: Final = ("too_long", "refused", "doubtful")
 """Outcomes of an attempt that its tier turned down at once, though another tier may take the request."""
 
 
-@value_type
-class Left:
+class Left(NamedTuple):
     """Remaining time budget of the request in seconds: until its deadline, and until its first token is due.
 
     `ttft_s` is None if nothing limits the first token, and for JSON, which has no first token.
@@ -68,8 +66,7 @@ class Left:
         return self.total_s if self.ttft_s is None else min(self.total_s, self.ttft_s)
 
 
-@value_type
-class Attempt:
+class Attempt(NamedTuple):
     """One backend call to make, within `timeout_s` for the whole and `ttft_timeout_s` for the first token (seconds).
 
     `prior` is the classifier's probability that this tier answers correctly; None if unknown. `role` is set on an
@@ -93,8 +90,7 @@ class Attempt:
     ease: float = 1.0
 
 
-@value_type
-class AttemptOutcome:
+class AttemptOutcome(NamedTuple):
     """How an attempt ended. `kept` is set when its whole answer is stored and could still be served.
 
     `eased`: it was accepted only because the thresholds had come down. `short`: it is accepted because nothing better
@@ -116,8 +112,7 @@ class Wait:
     for_s: float | None = None
 
 
-@value_type
-class Serve:
+class Serve(NamedTuple):
     """Send the answer of attempt `number`."""
 
     number: int
@@ -136,6 +131,8 @@ class Fail:
 
 
 Step = Attempt | Wait | Serve | Fail
+_new_attempt: Final = from_fields(Attempt)
+_serve: Final = from_fields(Serve)
 
 
 @value_type
@@ -247,7 +244,7 @@ class Cascade:
         number = number or len(self._attempts)
         self._running.discard(number)
         if outcome.kind == "doubtful":
-            outcome = replace(outcome, kind="caller_fault") if self._doubted else outcome
+            outcome = outcome._replace(kind="caller_fault") if self._doubted else outcome
             self._doubted = True
         self._outcomes[number] = self._last = outcome
         attempt = self._attempts[number - 1]
@@ -273,7 +270,7 @@ class Cascade:
         elif outcome.kind == "caller_fault" and not self._running:
             # A request that this tier rejects (for an unknown field, say) was accepted by the tier with the draft.
             self._stronger.clear()
-        return Serve(self._winner) if self._winner else None
+        return _serve((self._winner,)) if self._winner else None
 
     def takes_over(self, left: Left) -> bool:
         """Return whether a stronger tier would take over if the running attempt's draft were rejected now."""
@@ -353,19 +350,12 @@ class Cascade:
             forecast = self._health[above].forecast
             reserved = forecast.ttft_s if forecast is not None and forecast.known else 0.0
         timeout, ttft_timeout = self._limits(left, reserved, can_escalate=can_escalate)
-        attempt = Attempt(
-            number,
-            tier,
-            timeout,
-            ttft_timeout,
-            judged,
-            final=not can_escalate,
-            prior=self._priors.get(tier),
-            role=role,
-            alone=not role and not self._may_race(tier, above),
-            retry=self._last is not None and self._last.kind == "retryable" and not role,
-            reserved_s=reserved,
-            ease=1.0 if self._steering is None else self._steering.ease_at(self._policy.tiers, tier),
+        alone = not role and not self._may_race(tier, above)
+        retry = self._last is not None and self._last.kind == "retryable" and not role
+        ease = 1.0 if self._steering is None else self._steering.ease_at(self._policy.tiers, tier)
+        limits, prior = (timeout, ttft_timeout), self._priors.get(tier)
+        attempt = _new_attempt(
+            (number, tier, *limits, judged, not can_escalate, prior, role, alone, retry, reserved, ease)
         )
         self._tried[tier] = self._tried.get(tier, 0) + 1
         self._attempts.append(attempt)

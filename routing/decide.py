@@ -308,13 +308,16 @@ def start_by_rules(
     policy: Policy, difficulty: Difficulty | None, features: Features, budget_s: float
 ) -> tuple[str, str]:
     """Return the tier of the first start rule that holds, and that rule as the reason."""
-    values = rule_values(policy, difficulty, features, budget_s)
+    values: dict[str, Any] = {}
     rated = difficulty if difficulty is not None and difficulty.in_domain else None
     for tier, rule in policy.route.start.items():
-        if rated is not None and "p_adequate" in rule.names:
-            values["p_adequate"] = rated.p_adequate_of(policy.tiers.index(tier), len(policy.tiers))
-        if rule.holds(values):
-            return tier, f"{tier}: {rule.source}"
+        if rule.tree is not None:  # it is not `otherwise`, which reads nothing
+            values = values or rule_values(policy, difficulty, features, budget_s)
+            if rated is not None and "p_adequate" in rule.names:
+                values["p_adequate"] = rated.p_adequate_of(policy.tiers.index(tier), len(policy.tiers))
+            if not rule.holds(values):
+                continue
+        return tier, f"{tier}: {rule.source}"
     raise AssertionError("no start rule holds, though a checked policy has one that always does")
 
 

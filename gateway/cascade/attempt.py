@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -38,6 +38,7 @@ from gateway.dialects.native import client_paths
 from gateway.telemetry import names
 from gateway.telemetry.trace import judged_of
 from gateway.tiers.slot import SlotRequest
+from policies.value_type import from_fields
 from routing.attempt import AttemptMachine, Commit, GiveUp, Hold, Judge, Reject
 from routing.cascade import MIN_ATTEMPT_S, Attempt, AttemptOutcome, Left
 from routing.confidence.calls import NOTHING_OFFERED, call_fault
@@ -51,8 +52,7 @@ if TYPE_CHECKING:
     from gateway.tiers import Endpoint, Slot, Tier
 
 
-@dataclass(slots=True)
-class JsonAnswer:
+class JsonAnswer(NamedTuple):
     """A whole answer in the client's form. `sound` is false if something in it had to be corrected.
 
     `evidence` is what it was judged by, None if it was not judged.
@@ -64,8 +64,7 @@ class JsonAnswer:
     evidence: Evidence | None
 
 
-@dataclass(slots=True)
-class AttemptResult:
+class AttemptResult(NamedTuple):
     """The result of one attempt: its outcome, and the answer if there is one."""
 
     attempt: Attempt
@@ -77,6 +76,11 @@ class AttemptResult:
     """Paths of the client's fields that the backend was not sent."""
     doubt: Doubt | None = None
     """What it was refused in words that no rule knows, if that was why."""
+
+
+_json_answer: Final = from_fields(JsonAnswer)
+_attempt_result: Final = from_fields(AttemptResult)
+_slot_request: Final = from_fields(SlotRequest)
 
 
 @dataclass(slots=True, eq=False)
@@ -198,15 +202,19 @@ class AttemptRun:
             affinity = request.affinity()
         if rivals:  # read last: they may get their slots meanwhile
             avoided += [rival.slot.endpoint for rival in rivals if rival.slot is not None]
-        asked = SlotRequest(
-            surface=request.policy.surface,
-            priority=load.priority,
-            wait_s=min(load.max_wait, limit_s),
-            max_waiting=load.max_waiting,
-            tokens_in=request.features.approx_tokens,
-            affinity=affinity,
-            stream=request.features.stream,
-            models=None if request.models is None else request.models.by_tier[tier.name],
+        features, wait_s = request.features, min(load.max_wait, limit_s)
+        models = None if request.models is None else request.models.by_tier[tier.name]
+        asked = _slot_request(
+            (
+                request.policy.surface,
+                load.priority,
+                wait_s,
+                load.max_waiting,
+                features.approx_tokens,
+                affinity,
+                features.stream,
+                models,
+            )
         )
         return await tier.acquire(asked, avoided)
 
@@ -280,7 +288,7 @@ class AttemptRun:
                 reason, calls = unjudged.finish_reason, unjudged.tool_names
                 if fault := call_fault(rules, calls, unjudged.text, reason, complete=True):
                     hop.attributes[names.FAULT] = fault
-                    outcome = replace(outcome, short=rules.required)
+                    outcome = outcome._replace(short=rules.required)
         if asked.ask_logprobs:
             strip_logprobs(value)
         if asked.ask_logprobs or not body:
@@ -289,7 +297,7 @@ class AttemptRun:
             call.dropped = tuple(dict.fromkeys((*call.dropped, *client_paths(request.native, ignored))))
         if request.features.approx_tokens >= LEAST_TOKENS and (cut := cut_prompt(request, call)):
             outcome = AttemptOutcome("unfit", cut, outcome.confidence, kept=True)
-        return self._result(outcome, call, JsonAnswer(body, value, answer.sound, evidence))
+        return self._result(outcome, call, _json_answer((body, value, answer.sound, evidence)))
 
     async def _watch(self, call: BackendCall, asked: BackendRequest) -> Completion | Reject:
         """Read a whole answer as a stream; return it (without `raw`), settled as answered, or why it was cut short.
@@ -429,7 +437,7 @@ class AttemptRun:
         if error is not None:
             # Without its traceback: the frames and the error would keep each other until collected.
             error.__traceback__ = error.__context__ = None
-        return AttemptResult(self.attempt, outcome, endpoint, answer, error, dropped, self._doubt)
+        return _attempt_result((self.attempt, outcome, endpoint, answer, error, dropped, self._doubt))
 
     def _clients_own(self, dropped: Sequence[str]) -> tuple[str, ...]:
         """Return the paths of fields that the client gave, without those that the gateway set."""

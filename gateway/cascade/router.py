@@ -6,7 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from gateway.backends.server_forms import RefusedKinds, maker_finder
 from gateway.cascade.client_errors import no_tier
@@ -14,7 +14,7 @@ from gateway.telemetry import names
 from gateway.telemetry.ledger import PLAYGROUND
 from gateway.telemetry.trace import RecordedDecision
 from policies.quantities import percent
-from policies.value_type import value_type
+from policies.value_type import from_fields
 from routing.decide import Decision, DecisionInput, NoTierError, TierHealth, asks_both, decide, needs, priors
 from routing.difficulty.model import ArtefactError, DifficultyModel
 from routing.features import room_wanted
@@ -71,8 +71,7 @@ class Classifiers:
         return found
 
 
-@value_type
-class Routed:
+class Routed(NamedTuple):
     """What step 8 has decided, as far as step 9 needs it."""
 
     decision: Decision
@@ -81,6 +80,9 @@ class Routed:
     """By tier, the classifier's probability that it answers correctly; empty if the classifier abstains."""
     asks_both: bool
     """Start the next tier at once too (`escalate.speculate.both`)."""
+
+
+_routed: Final = from_fields(Routed)
 
 
 class Router:
@@ -152,7 +154,7 @@ class Router:
         )
         decision = self._decide(request, hop, given)
         both = request.policy.escalate.speculate.both is not None and asks_both(request.policy, given)
-        return Routed(decision, health, {} if difficulty is None else priors(request.policy, difficulty), both)
+        return _routed((decision, health, {} if difficulty is None else priors(request.policy, difficulty), both))
 
     def _pass_over(
         self, request: RequestContext, refusing: Mapping[str, RefusedKinds], health: dict[str, TierHealth]

@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from gateway.accounting import HedgeBudgets, settle
 from gateway.backends.base import BadStatus, ContextExceeded, RetriesSpent
@@ -20,7 +20,7 @@ from gateway.cascade.attempt import AttemptResult, AttemptRun, JsonAnswer
 from gateway.cascade.client_errors import exhausted, no_tier
 from gateway.cascade.streaming import LiveStream
 from gateway.errors import ApiError
-from policies.value_type import value_type
+from policies.value_type import from_fields
 from routing.cascade import NO_RACING, Attempt, Cascade, Fail, Racing, Serve, Step, Wait
 from routing.decide import NoTierError, needs
 from routing.features import limit_of
@@ -42,12 +42,14 @@ _OF_SIZE = (413, 429)
 """Statuses of refusals that are about a request's length, whatever its kind."""
 
 
-@value_type
-class Served:
+class Served(NamedTuple):
     """The answer that the cascade serves, and whether it may be stored for other requests."""
 
     answer: JsonAnswer | LiveStream
     may_store: bool
+
+
+_served: Final = from_fields(Served)
 
 
 class CascadeRunner:
@@ -272,7 +274,7 @@ class CascadeRun:
         ledger.tier, ledger.backend, ledger.model = result.attempt.tier, config.name, config.model
         ledger.confidence = result.outcome.confidence
         ledger.dropped = result.dropped
-        return Served(result.answer, self._cascade.may_store(number, clamped=request.clamp is not None))
+        return _served((result.answer, self._cascade.may_store(number, clamped=request.clamp is not None)))
 
     def _failure(self, failed: Fail) -> ApiError:
         """Return the error for the client.

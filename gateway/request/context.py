@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 from gateway.caller import ANYBODY, Caller
 from gateway.telemetry.ledger import ChargedAccounts
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 from routing.cascade import Left
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_rules
 from routing.features import PROVIDERS_TOOLS
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from policies.steering import Spent
     from routing.decide import Clamp
     from routing.features import Features
+
+_left: Final = from_fields(Left)
 
 
 @value_type
@@ -97,7 +99,7 @@ class RequestContext:
         """Return the seconds left until the deadline and until the first token is due."""
         now = time.monotonic()
         ttft = None if self.ttft_deadline is None else self.ttft_deadline - now
-        return Left(self.deadline - now, ttft)
+        return _left((self.deadline - now, ttft))
 
     def tpot_s(self) -> float | None:
         """Return the most seconds per output token that the policy (p99) or the client wants of a stream, if any."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter, OrderedDict
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gateway.backends.base import (
     BackendError,
@@ -36,7 +36,6 @@ from gateway.backends.base import (
     Degenerate,
     Saturated,
 )
-from policies.value_type import value_type
 
 if TYPE_CHECKING:
     from gateway.tiers.endpoint import Endpoint
@@ -45,8 +44,7 @@ EVERY = 20
 """While interactive requests wait too, one in this many free slots goes to a batch request."""
 
 
-@value_type
-class SlotRequest:
+class SlotRequest(NamedTuple):
     """Ask a tier for one slot, for one call.
 
     `wait_s` is the longest wait in seconds; `max_waiting` is how many requests of its surface may wait in this worker;

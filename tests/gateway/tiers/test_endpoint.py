@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from dataclasses import replace
 
 import pytest
 
@@ -355,7 +354,7 @@ async def test_a_burst_of_batch_is_let_in_whatever_there_was_before(pause_s: flo
     """That no batch request got a place while none waited says nothing of how long the next ones wait."""
     clock = Clock()
     endpoint = endpoint_of(clock, max_in_flight=16, adaptive=False)
-    patient = replace(BATCH, wait_s=30.0)
+    patient = BATCH._replace(wait_s=30.0)
     held(clock, endpoint, 0.5)
     for _ in range(2):
         slots = [endpoint.take(patient) for _ in range(16)]

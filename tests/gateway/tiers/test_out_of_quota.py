@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
 
@@ -49,9 +48,9 @@ async def test_a_prompt_longer_than_what_is_left_waits_or_goes_elsewhere(clock: 
     tier = Tier("local", [endpoint], clock)
     assert tier.health(tokens_in=2000).unavailable == "out of quota for 4 s"
     with pytest.raises(Saturated) as refused:
-        await tier.acquire(replace(CHAT, tokens_in=2000))
+        await tier.acquire(CHAT._replace(tokens_in=2000))
     assert refused.value.retry_after_s == pytest.approx(4)
-    (await tier.acquire(replace(CHAT, tokens_in=100))).succeeded()
+    (await tier.acquire(CHAT._replace(tokens_in=100))).succeeded()
 
 
 async def test_calls_between_two_replies_are_counted(clock: Clock) -> None:
