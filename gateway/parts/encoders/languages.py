@@ -115,6 +115,8 @@ _marks = itemgetter(2)
 _compared = itemgetter(slice(_COMPARED))
 
 
+_listed = lru_cache(maxsize=None)(_Meanings.of)
+"""The same object for all entries that mean the same: there are thousands."""
 _NOT_LISTED: Final = _Meanings()
 _NEUTRAL: Final = _Meanings.of(("neutral", ""))
 
@@ -169,15 +171,16 @@ class Lexicon:
         self._affixes = sorted(affixes.items(), key=itemgetter(0), reverse=True)
         self._parts = [entry for entry in self._entries if len(entry) > 2 and entry[0] == entry[-1] == "*"]
         self._sizes: dict[str, list[int]] = {}
-        for size in sorted({len(entry) for entry in self._entries}, reverse=True):
-            for begin in dict.fromkeys(entry[:2].rstrip(_END) for entry in self._entries if len(entry) == size):
-                self._sizes.setdefault(begin, []).append(size)
+        for entry in sorted(self._entries, key=len, reverse=True) if self.letters else ():
+            sizes = self._sizes.setdefault(entry[:2].rstrip(_END), [])
+            if len(entry) not in sizes[-1:]:
+                sizes.append(len(entry))
         self._word = lru_cache(maxsize=4_096)(self._meanings)
 
     def _add(self, words: str, meaning: Meaning) -> None:
         for entry in _entries(words):
             form = self._folded(entry)
-            self._entries[form] = _Meanings.of(*self._entries.get(form, _NOT_LISTED).values, meaning)
+            self._entries[form] = _listed(*self._entries.get(form, _NOT_LISTED).values, meaning)
 
     def _folded(self, text: str) -> str:
         """Return the text in lower case, of the same length where its language needs no marks dropped."""
