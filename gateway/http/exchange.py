@@ -68,7 +68,7 @@ class BaseExchange:
         follows, told_below = telemetry.follows_callers, telemetry.told_below
         self.trace = Trace(names.REQUEST, parent, telemetry.sampled_below, follows=follows, told_below=told_below)
         self.trace.route = scope.get("path", "")
-        self.ledger = Ledger(request_id_of(self.headers) if b"x-request-id" in self.headers else new_request_id())
+        self.ledger = Ledger.begun(request_id_of(self.headers) if b"x-request-id" in self.headers else new_request_id())
         self.counted = False
         """Whether the request was counted against its owners' limits with the handshake of its connection."""
         self.caller = ANYBODY
@@ -155,7 +155,7 @@ class BaseExchange:
         self.client.unwatch()
         ledger, root = self.ledger, self.trace.root
         root.end(ledger.error)
-        ledger.total_ms = root.seconds * 1000
+        ledger.total_ms = (root.end_ns - root.start_ns) / 1e6
         ledger.overhead_ms = self.trace.overhead_ms()
         retry = self.headers.get(b"x-stainless-retry-count")
         if retry is not None and retry.isdigit():

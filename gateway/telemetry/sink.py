@@ -134,25 +134,21 @@ class Telemetry:
         """Reason why the store did not take the last records; '' if it did."""
         return self._writer.failing
 
-    def record(self, trace: Trace, ledger: Ledger) -> None:
-        """Update the metrics with a finished request and queue it for the store and the exporter.
+    def record(self, trace: Trace, ledger: Ledger, *, counted: bool = True) -> None:
+        """Update the metrics with a finished request, if it is to be `counted`, and queue it for store and exporter.
 
         Ends its root hop if that is still open; after that the trace and the ledger must not change. Call it on the
         event loop's thread, once, after the reply.
         """
         if not trace.root.end_ns:
             trace.root.end(ledger.error)
-        if (observe := self.metrics.observe) is not None:
+        if counted and (observe := self.metrics.observe) is not None:
             try:
                 observe(trace, ledger)
             except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out)
                 self._dropped("uncountable", trace)
             if self._flush is None:
                 self._flush = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_metrics)
-        self.keep_uncounted(trace, ledger)
-
-    def keep_uncounted(self, trace: Trace, ledger: Ledger) -> None:
-        """Queue a finished request for the store and the exporter alone, as `record` does after the metrics."""
         if len(self._queue) >= _QUEUE:
             self.metrics.telemetry_dropped("queue_full")
             self._writer.charge(ledger)

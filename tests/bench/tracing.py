@@ -100,7 +100,7 @@ async def request_trace(folder: Path) -> tuple[Trace, Ledger]:
         _scripted(upstream)
         async with _app(folder, upstream, store.url) as app:
             taken: list[tuple[Trace, Ledger]] = []
-            app.steps.telemetry.keep_uncounted = lambda *finished: taken.append(finished)  # type: ignore[method-assign]
+            app.steps.telemetry.record = lambda *finished: taken.append(finished)  # type: ignore[method-assign]
             await app.ask("What is the capital of France?", stream=True)
             while not taken:
                 await asyncio.sleep(0.001)

@@ -211,7 +211,7 @@ class ShadowRunner:
             trace.root.end(ledger.error)
             ledger.total_ms = trace.root.seconds * 1000
             self._finalizer.close(trace, ledger)
-            self._telemetry.keep_uncounted(trace, ledger)
+            self._telemetry.record(trace, ledger, counted=False)
             with contextlib.suppress(StoreUnavailable):  # the day's sum is left too high, never too low
                 await self._budget.settle(reserved, ledger.cost_usd + judge_usd)
         return outcome, ledger.cost_usd + judge_usd
