@@ -10,9 +10,10 @@ What of it the request's key pays is in `gateway/payers.toml`.
 
 from __future__ import annotations
 
+import logging
 import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from gateway.telemetry.trace import Hop, Trace
     from gateway.tiers import Tier
     from policies.model import Policy
+
+log = logging.getLogger("tierline.accounting")
 
 PAYERS: Final[Sequence[Mapping[str, str]]] = tomllib.loads(Path(__file__).with_name("payers.toml").read_text("utf-8"))[
     "call"
@@ -191,16 +194,27 @@ class Finalizer:
         self._ceiling_usd = ceiling_usd
         self._hedge_budgets = hedge_budgets
         self._complete = complete
+        self.hedging: Container[str] = hedge_budgets.by_surface
+        """Surfaces that hedge: what their requests cost is due at once."""
 
     def close(self, trace: Trace, ledger: Ledger) -> None:
-        """Fill in the ledger's remaining fields. The trace's root has ended; status, times and costs are final."""
-        ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
-        if calls:
-            _note_waste(ledger, calls)
-            if ledger.surface in self._hedge_budgets.by_surface:
-                self._hedge_budgets.book(ledger)
-        if self._complete is not None:
-            self._complete(trace, ledger)
+        """Fill in the ledger's remaining fields, once; a fault is logged, and leaves the rest of them as they are.
+
+        The trace's root has ended; status, times and costs are final.
+        """
+        if trace.settled:
+            return
+        trace.settled = True
+        try:
+            ledger.calls = calls = _read(trace, ledger, self._ceiling_usd)
+            if calls:
+                _note_waste(ledger, calls)
+                if ledger.surface in self.hedging:
+                    self._hedge_budgets.book(ledger)
+            if self._complete is not None:
+                self._complete(trace, ledger)
+        except Exception:
+            log.exception("the cost of request %s could not be settled", ledger.request_id)
 
 
 def _read(trace: Trace, ledger: Ledger, ceiling_usd: float) -> list[CallAccount]:

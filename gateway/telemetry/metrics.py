@@ -20,6 +20,8 @@ class Metrics:
 
     observe: Callable[[Trace, Ledger], None] | None = None
     """Counts one finished request, after its reply."""
+    count_waiting: Callable[[], Iterator[None]] | None = None
+    """Counts the requests that are over and were not counted yet, some at each step: before anything is shown."""
     first_bytes: tuple[list[float], list[float]] | None = None
     """Take the times to the replies to connections' first requests, and to later ones: the number of requests in each
     of FIRST_BYTE_BUCKETS and beyond, and the sum of their seconds."""

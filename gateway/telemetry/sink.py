@@ -1,4 +1,7 @@
-"""Record finished requests: in the metrics at once, then in the store and the span exporter by a background task.
+"""Record finished requests by a background task: what they cost, in the metrics, the store and the span exporter.
+
+It takes them in batches: what is done for one request at a time, between others, takes twice as long. Metrics that are
+shown have all requests that are over: those that wait are counted first.
 
 Nothing here can fail or delay a request. The queue is bounded: what does not fit, and what the exporter does not take,
 is dropped and counted in `tierline_telemetry_dropped_total`. The task decides whose hops are recorded
@@ -12,6 +15,7 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Final, Protocol
 
 from cache.store.base import Store
@@ -41,7 +45,7 @@ MOST_CHARS: Final = 16_384
 
 
 def slice_of(waiting: int) -> int:
-    """Return how many of `waiting` items to work on in one turn of the event loop, at about 30 us each.
+    """Return how many of `waiting` items to work on in one turn of the event loop, at about 60 us each.
 
     A request that comes meanwhile waits no longer. The more items wait, the more are taken: the fuller the loop, the
     fewer turns it has in a second, and slices of one size would fall behind until the queue is full.
@@ -121,7 +125,12 @@ class Telemetry:
         self._decisions = decisions
         self._complete = complete or _nothing
         self._writer = record_writer(store, keep, self._decisions, metrics.telemetry_dropped, accounts)
+        self.settle: Callable[[Trace, Ledger], None] | None = None
+        """Fills in what a finished request cost, if that is not known yet."""
+        metrics.count_waiting = self._count_waiting
         self._queue: deque[tuple[Trace, Ledger]] = deque()
+        self._taken: Sequence[tuple[Trace, Ledger]] = ()
+        """What was taken from the queue last."""
         self._waiting = asyncio.Event()
         self._full = asyncio.Event()
         self._closing = False
@@ -135,21 +144,19 @@ class Telemetry:
         return self._writer.failing
 
     def record(self, trace: Trace, ledger: Ledger, *, counted: bool = True) -> None:
-        """Update the metrics with a finished request, if it is to be `counted`, and queue it for store and exporter.
+        """Queue a finished request: for the metrics, unless it is not to be `counted`, the store and the exporter.
 
         Ends its root hop if that is still open; after that the trace and the ledger must not change. Call it on the
         event loop's thread, once, after the reply.
         """
         if not trace.root.end_ns:
             trace.root.end(ledger.error)
-        if counted and (observe := self.metrics.observe) is not None:
-            try:
-                observe(trace, ledger)
-            except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out)
-                self._dropped("uncountable", trace)
-            if self._flush is None:
-                self._flush = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_metrics)
+        if not counted:
+            trace.counted = True
+        elif self._flush is None and self.metrics.observe is not None:
+            self._flush = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_metrics)
         if len(self._queue) >= _QUEUE:
+            self._count(trace, ledger)
             self.metrics.telemetry_dropped("queue_full")
             self._writer.charge(ledger)
             self._waiting.set()
@@ -159,6 +166,25 @@ class Telemetry:
             self._waiting.set()
         elif len(self._queue) == _BATCH:
             self._full.set()
+
+    def _count(self, trace: Trace, ledger: Ledger) -> None:
+        """Settle what a finished request cost, and update the metrics with it, each once."""
+        if not trace.settled and self.settle is not None:
+            self.settle(trace, ledger)
+        if trace.counted:
+            return
+        trace.counted = True
+        if (observe := self.metrics.observe) is not None:
+            try:
+                observe(trace, ledger)
+            except Exception:  # noqa: BLE001  (such as a value of a wrong type: the reply has gone out)
+                self._dropped("uncountable", trace)
+
+    def _count_waiting(self) -> Iterator[None]:
+        for number, finished in enumerate((*self._taken, *self._queue)):
+            self._count(*finished)
+            if number % _LARGEST_SLICE == _LARGEST_SLICE - 1:
+                yield
 
     async def redacted(self, text: str) -> str | None:
         """Return what may be kept of a text that a client sent to be kept; None if redaction failed."""
@@ -181,13 +207,15 @@ class Telemetry:
         for provider in (self._exporter, self._meter):
             if provider is not None:
                 await provider.aclose()
+        for _ in self._count_waiting():
+            pass
         if self._flush is not None:
             self._flush.cancel()
         self.metrics.flush()
 
     def _flush_metrics(self) -> None:
         self._flush = None
-        self._flush_slice(self.metrics.flush_slices())
+        self._flush_slice(chain(self._count_waiting(), self.metrics.flush_slices()))
 
     def _flush_slice(self, slices: Iterator[None]) -> None:
         for _ in slices:
@@ -209,40 +237,50 @@ class Telemetry:
                 timer.cancel()
             await self._writer.write()
             for left in range(len(self._queue), 0, -_BATCH):  # what comes meanwhile waits for others again
-                await self._pass_on([self._queue.popleft() for _ in range(min(_BATCH, left))])
+                self._taken = [self._queue.popleft() for _ in range(min(_BATCH, left))]
+                await self._pass_on(self._taken)
+                self._taken = ()
             if not self._queue:
                 self._waiting.clear()
         await self._writer.write(now=True)
 
-    async def _pass_on(self, batch: list[tuple[Trace, Ledger]]) -> None:
+    async def _pass_on(self, batch: Sequence[tuple[Trace, Ledger]]) -> None:
         records: list[bytes] = []
         if self._redactor is not None:
-            for trace, ledger in batch:
-                try:
-                    if kept_for(trace, ledger):
-                        if trace.captures:
-                            _add_texts(trace)
-                        self._complete(trace)
-                except Exception:  # noqa: BLE001  (as below)
-                    self._dropped("uncompleted", trace)
-            await self._redactor.redact([trace for trace, _ in batch])
+            await self._redact(self._redactor, batch)
         size = slice_of(len(batch) + len(self._queue))
-        for number, (trace, ledger) in enumerate(batch):
-            if number and number % size == 0:
+        for start in range(0, len(batch), size):
+            if start:
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    self.metrics.telemetry_dropped("shutdown", len(records) + len(batch) - number)
+                    self.metrics.telemetry_dropped("shutdown", len(records) + len(batch) - start)
                     raise
-            if self._log_request is not None:
-                self._log_request(trace, ledger)
-            try:
-                self._take(trace, ledger, records)
-            except Exception:  # noqa: BLE001  (one trace that cannot be encoded must not end the background task)
-                self._dropped("unserialisable", trace)
+            for trace, ledger in batch[start : start + size]:
+                self._count(trace, ledger)
+            for trace, ledger in batch[start : start + size]:
+                if self._log_request is not None:
+                    self._log_request(trace, ledger)
+                try:
+                    self._take(trace, ledger, records)
+                except Exception:  # noqa: BLE001  (one trace that cannot be encoded must not end the background task)
+                    self._dropped("unserialisable", trace)
         if records:
             self._writer.add(records)
         await self._writer.write()
+
+    async def _redact(self, redactor: Redactor, batch: Sequence[tuple[Trace, Ledger]]) -> None:
+        """Complete the hops that are recorded, and have texts redacted, which may not be seen before."""
+        for trace, ledger in batch:
+            self._count(trace, ledger)
+            try:
+                if kept_for(trace, ledger):
+                    if trace.captures:
+                        _add_texts(trace)
+                    self._complete(trace)
+            except Exception:  # noqa: BLE001  (one trace that cannot be completed must not end the background task)
+                self._dropped("uncompleted", trace)
+        await redactor.redact([trace for trace, _ in batch])
 
     def _take(self, trace: Trace, ledger: Ledger, records: list[bytes]) -> None:
         """Export one finished request, and add its record to `records`, and its charge to what is written with them."""

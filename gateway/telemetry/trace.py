@@ -165,6 +165,7 @@ class Trace:
         "begin",
         "caller_sampled",
         "captures",
+        "counted",
         "deadline_s",
         "decision",
         "first_span_id",
@@ -174,6 +175,7 @@ class Trace:
         "root",
         "route",
         "sampled",
+        "settled",
         "started_unix_ns",
         "trace_id",
         "tracestate",
@@ -220,6 +222,10 @@ class Trace:
         """The policy that answers; None where none was found."""
         self.decision: RecordedDecision | None = None
         """The routing decision and what it was made of; None if there was none."""
+        self.settled = False
+        """Whether the ledger has the request's final figures."""
+        self.counted = False
+        """Whether the metrics have the request."""
         self.after: Callable[[Ledger], None] | None = None
         """Called with the ledger when the request is over and its reply is out; must not block or raise."""
 

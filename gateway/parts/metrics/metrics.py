@@ -1,11 +1,12 @@
 """Count requests in Prometheus metrics with prometheus-client, and render the text of `/metrics`.
 
-Each finished request is counted by one call, `observe(trace, ledger)`, after its reply. To keep that cheap, counters
-are summed in a plain dict and passed to prometheus-client by `flush_slices()`, which telemetry calls every five seconds
-and `render()` always: a dict update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers. A flush adds
-to the values of counters past `inc()`, whose checks are for amounts that may be negative. Series are looked up once per
-combination of labels and cached, because `labels()` costs 0.9 us. Gauges are read from where the state is (`watch...`)
-every five seconds and whenever the text is rendered.
+Each finished request is counted by one call, `observe(trace, ledger)`, after its reply, with others; what waits for it
+is counted before the text is rendered (`count_waiting`). To keep that cheap, counters are summed in a plain dict and
+passed to prometheus-client by `flush_slices()`, which telemetry calls every five seconds and `render()` always: a dict
+update costs 0.1 us, a counter's `inc()` 0.4 us, 1 us with several workers. A flush adds to the values of counters past
+`inc()`, whose checks are for amounts that may be negative. Series are looked up once per combination of labels and
+cached, because `labels()` costs 0.9 us. Gauges are read from where the state is (`watch...`) every five seconds and
+whenever the text is rendered.
 
 A metric has at most `MOST[type]` series in one process; what comes after has the value `other` in every label.
 
@@ -362,6 +363,9 @@ class PrometheusMetrics(MetricSet, Metrics):
 
     def render_slices(self) -> Iterator[bytes]:
         """Return the exposition text in parts, some of them empty; each takes about half a millisecond to make."""
+        if self.count_waiting is not None:
+            for _ in self.count_waiting():
+                yield b""
         for _ in self.flush_slices():
             yield b""
         self.refresh()

@@ -14,8 +14,9 @@ from gateway.parts.measures import reader
 from gateway.parts.metrics.metrics import PrometheusMetrics
 from gateway.parts.records import part as record_writer
 from gateway.telemetry import names, sink
-from gateway.telemetry.ledger import TRACES, ledger_blob
+from gateway.telemetry.ledger import TRACES, Ledger, ledger_blob
 from gateway.telemetry.sink import Telemetry
+from gateway.telemetry.trace import Trace
 from tests.gateway.telemetry.metric_text import value_of
 from tests.gateway.telemetry.requests_made import escalated, failed
 from tests.gateway.telemetry.waiting import eventually
@@ -236,6 +237,48 @@ async def test_an_attribute_of_a_wrong_type_never_reaches_the_caller(store: Redi
     trace.hops[1].attributes[names.CACHE_OUTCOME] = ["not", "hashable"]
     telemetry.record(trace, ledger)
     assert value_of(telemetry.metrics.render(), "tierline_telemetry_dropped_total", reason="uncountable") == 1
+
+
+async def test_metrics_that_are_shown_have_the_requests_that_wait(store: RedisStore) -> None:
+    """A request is counted once, by the background task or before the metrics are shown, whichever comes first."""
+    metrics = PrometheusMetrics()
+    telemetry = Telemetry(store, keep=10, exporter=None, metrics=metrics)
+    telemetry.record(*escalated("first", status=200))
+    telemetry.record(*escalated("shadow", status=200), counted=False)
+    assert _requests(metrics.render().decode()) == 1
+    telemetry.record(*escalated("second", status=200))
+    telemetry.start()
+    await eventually(lambda: reader.latest(store, 5))
+    assert _requests(metrics.render().decode()) == 2
+    await telemetry.aclose()
+    assert _requests(metrics.render().decode()) == 2
+
+
+def _requests(text: str) -> float:
+    lines = [line for line in text.splitlines() if line.startswith("tierline_requests_total{")]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+async def test_what_a_request_cost_is_settled_once_and_before_it_is_counted(store: RedisStore) -> None:
+    """A request whose cost is known already is not settled again."""
+    settled: list[str] = []
+
+    def settle(trace: Trace, ledger: Ledger) -> None:
+        trace.settled = True
+        settled.append(ledger.request_id)
+        ledger.surface = f"of {ledger.request_id}"
+
+    metrics = PrometheusMetrics()
+    telemetry = Telemetry(store, keep=10, exporter=None, metrics=metrics)
+    telemetry.settle = settle
+    known, ledger = escalated("known", status=200)
+    known.settled = True
+    telemetry.record(known, ledger)
+    telemetry.record(*escalated("unknown", status=200))
+    assert 'surface="of unknown"' in metrics.render().decode()
+    telemetry.start()
+    await telemetry.aclose()
+    assert settled == ["unknown"]
 
 
 async def test_a_hop_left_open_ends_with_the_request(store: RedisStore) -> None:
