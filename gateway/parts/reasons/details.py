@@ -312,9 +312,12 @@ def _complete_attempt(  # noqa: PLR0912  (one story, and one call for each attem
 
 def _describe_tokens(attributes: dict[str, Any], logprobs: Sequence[float], tokens: Sequence[str]) -> None:
     lowest = sorted(range(len(logprobs)), key=logprobs.__getitem__)[:_LOWEST]
-    attributes[detail.PREFIX] = list(map(round, logprobs[:MOST_TOKENS], repeat(3)))
+    attributes[detail.PREFIX] = rounded = list(map(round, logprobs[:MOST_TOKENS], repeat(3)))
     attributes[detail.LOWEST] = lowest
-    attributes[detail.LOWEST_LOGPROBS] = list(map(round, map(logprobs.__getitem__, lowest), repeat(3)))
+    if len(rounded) < len(logprobs):
+        attributes[detail.LOWEST_LOGPROBS] = list(map(round, map(logprobs.__getitem__, lowest), repeat(3)))
+    else:
+        attributes[detail.LOWEST_LOGPROBS] = list(map(rounded.__getitem__, lowest))
     if len(tokens) == len(logprobs):
         attributes[names.PREFIX_TOKENS] = list(tokens[:MOST_TOKENS])
         attributes[names.LOWEST_TOKENS] = list(map(tokens.__getitem__, lowest))
