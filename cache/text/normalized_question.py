@@ -8,6 +8,7 @@ negations, names, times, who asks what) is kept apart, so that it can refuse alo
 from __future__ import annotations
 
 import re
+import string
 from functools import lru_cache
 from itertools import product
 from typing import Final
@@ -37,6 +38,8 @@ def _phrases() -> dict[str, tuple[tuple[str, ...], re.Pattern[str]]]:
 
 _PHRASES: Final = _phrases()
 _LETTERS: Final = re.compile(r"[a-z]+")
+_IN_LETTERS: Final = bytes(sign if chr(sign) in string.ascii_lowercase else ord(" ") for sign in range(256))
+"""A table for `bytes.translate` of ASCII, after which `split` finds what `_LETTERS` does, in less time."""
 _LONG_WORD: Final = re.compile(r"[^\W\d_]{4,}")
 _FULL_HOUR: Final = re.compile(r"\b(\d{1,2}):00\b")
 _POLAR: Final = re.compile(
@@ -62,6 +65,10 @@ _SOFT_NEGATIONS: Final = word_set("stop avoid refuse fail lack lacks lacking har
 _SOFT_TIMES: Final = word_set("already still yet again always often sometimes ago day days future")
 _FUNCTION_VALUES: Final = frozenset(FUNCTION.values()) | (FAINT - thesaurus.VAGUE) | thesaurus.FILLERS
 _SILENT: Final = thesaurus.FILLERS - {"be", "am", "else"}
+_LISTED: Final = frozenset({"i", "you", "he", "she", "#", "@"}).union(
+    LINKS, _FUNCTION_VALUES, NEGATIONS - _SOFT_NEGATIONS
+)
+"""What is in none of the lists is a word of content, or a symbol."""
 _MARKS: Final = frozenset("()[]{}\\/|&*~`_")
 """Symbols that rarely belong to a calculation; the others ($, %, +, =) do."""
 _QUOTES: Final = re.compile(
@@ -97,8 +104,6 @@ class Word:
     """Preposition before the word, '' if there is none."""
     opposed: frozenset[str]
     """Senses that are opposites of one of its own."""
-    negated: frozenset[str]
-    """Words of which it is the negation, by a prefix or suffix: `happy` for `unhappy`."""
 
 
 @value_type
@@ -139,7 +144,8 @@ def _rephrased(text: str) -> tuple[str, bool]:
     known that `unwrap` would not change that.
     """
     lowered = text.lower()
-    for first in dict.fromkeys(_LETTERS.findall(lowered)):
+    words = lowered.encode().translate(_IN_LETTERS).decode().split() if lowered.isascii() else _LETTERS.findall(lowered)
+    for first in dict.fromkeys(words):
         if (phrases := _PHRASES.get(first)) is not None:
             begins, pattern = phrases
             for begin in begins:
@@ -241,30 +247,34 @@ def _sorted_out(reading: QuestionReading, plain: str) -> NormalizedQuestion:
     link = ""
     names = frozenset() if reading.names and _is_title(plain) else reading.names
     for token in reading.content:
-        if token in ("i", "you"):
+        if token not in _LISTED:
+            if token[-1].isalnum():
+                word = _word(token, link, token in names)
+                # In canonical order: `amount of the settlement` as `settlement amount`, `b and a` as `a and b`.
+                before = content and (link == "of" or (link in ("and", "or") and word.sense < content[-1].sense))
+                content.insert(len(content) - 1 if before else len(content), word)
+                link = ""
+            elif token not in _MARKS:
+                symbols.append(token)
+        elif token in ("i", "you"):
             persons.append(token)
         elif token in ("he", "she"):
             others.append(token)
         elif token in LINKS:
             function.add(token)
             link = token
-        elif token in _FUNCTION_VALUES or token in ("#", "@"):
-            if token not in _SILENT:
-                function.add(token)
-        elif not token[-1].isalnum():
-            if token not in _MARKS:
-                symbols.append(token)
-        elif token not in NEGATIONS or token in _SOFT_NEGATIONS:
-            word = _word(token, link, token in names)
-            # In canonical order: `amount of the settlement` as `settlement amount`, `b and a` as `a and b`.
-            before = content and (link == "of" or (link in ("and", "or") and word.sense < content[-1].sense))
-            content.insert(len(content) - 1 if before else len(content), word)
-            link = ""
+        elif (token in _FUNCTION_VALUES or token in ("#", "@")) and token not in _SILENT:
+            function.add(token)
+    negations, times = reading.negations, reading.times
+    if negations:
+        negations = tuple(negation for negation in negations if negation[1] not in _SOFT_NEGATIONS)
+    if times:
+        times = tuple(time for time in times if time not in _SOFT_TIMES)
     return NormalizedQuestion(
         words=tuple(content),
         numbers=reading.numbers,
-        negations=tuple(negation for negation in reading.negations if negation[1] not in _SOFT_NEGATIONS),
-        times=tuple(time for time in reading.times if time not in _SOFT_TIMES),
+        negations=negations,
+        times=times,
         asked=reading.asked[0],
         modals=reading.asked[1],
         persons=tuple(persons),
@@ -288,20 +298,26 @@ def _quotes_in(text: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=16_384)
 def _word(token: str, link: str, name: bool) -> Word:
-    """Build a content word; cached, because a few thousand words make up most questions and roots are slow."""
+    """Build a content word; cached, because a few thousand words make up most questions."""
+    root, senses, opposed = _meaning_of(token)
+    kinds = _KINDS.get(token, _NONE)
+    return Word(token, root, senses[0], senses, kinds, token in _VAGUE, name, link, opposed)
+
+
+@lru_cache(maxsize=16_384)
+def _meaning_of(token: str) -> tuple[str, tuple[str, ...], frozenset[str]]:
+    """Return a word's root, its senses and their opposites; cached, because roots are slow."""
     root = root_of(token)
     senses = senses_of(token, root)
     if len(senses) == 1:
-        opposed = _OPPOSITES.get(senses[0], _NONE)
-    else:
-        opposed = _NONE.union(*(_OPPOSITES[sense] for sense in senses if sense in _OPPOSITES))
-    kinds = _KINDS.get(token, _NONE)
-    return Word(token, root, senses[0], senses, kinds, token in _VAGUE, name, link, opposed, _negated_by(token))
+        return root, senses, _OPPOSITES.get(senses[0], _NONE)
+    return root, senses, _NONE.union(*(_OPPOSITES[sense] for sense in senses if sense in _OPPOSITES))
 
 
-def _negated_by(word: str) -> frozenset[str]:
+@lru_cache(maxsize=4_096)
+def negated_by(word: str) -> frozenset[str]:
     """Return the words of which this is the negation or the other side, if they are words: `happy` for `unhappy`,
-    `hypotension` for `hypertension`, `lessee` for `lessor`.
+    `hypotension` for `hypertension`, `lessee` for `lessor`. Not part of `Word`: only words without an equal are asked.
     """
     forms = list[str]()
     if word.startswith(_NEGATING):

@@ -11,13 +11,13 @@ from itertools import accumulate
 from operator import attrgetter
 from typing import Final
 
-from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist
+from cache.text.normalized_question import DIRECTIONS, NormalizedQuestion, Word, gist, negated_by
 from cache.text.pair_features import Leftover, roaming_links
 from cache.text.reading import FAINT, LISTS, QuestionReading
 from cache.text.thesaurus import groups_of, word_set
 
 _TEXT, _NAME = attrgetter("text"), attrgetter("name")
-_OPPOSED, _NEGATED = attrgetter("opposed"), attrgetter("negated")
+_OPPOSED = attrgetter("opposed")
 
 _WAYS: Final = frozenset({"what", "how", "howto"})
 
@@ -266,17 +266,20 @@ def _directions(words: Sequence[Word]) -> set[int]:
 
 def _opposites(left: Sequence[Word], right: Sequence[Word]) -> int:
     """Return the number of words on the left whose opposite is on the right."""
-    if not left or not right or not (any(map(_OPPOSED, left)) or any(map(_NEGATED, (*left, *right)))):
+    if not left or not right:
+        return 0
+    negations, theirs = [list(map(negated_by, map(_TEXT, words))) for words in (left, right)]
+    if not (any(map(_OPPOSED, left)) or any(negations) or any(theirs)):
         return 0
     texts = {form for word in right for form in (word.text, word.root)}
     senses = {sense for word in right for sense in word.senses}
-    negated = {other for word in right for other in word.negated}
+    negated = frozenset().union(*theirs)
     return sum(
         not word.opposed.isdisjoint(senses)
-        or not word.negated.isdisjoint(texts)
+        or not negates.isdisjoint(texts)
         or word.text in negated
         or word.root in negated
-        for word in left
+        for word, negates in zip(left, negations, strict=True)
     )
 
 
