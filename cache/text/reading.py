@@ -187,7 +187,9 @@ _SHORT_ASCII: Final = frozenset(short.encode() for short in _SHORT)
 
 def _spelled(match: re.Match[str]) -> str:
     short = match[0]
-    return short if short.lower() in _LOWER and not short.islower() else _SHORT[short.lower()]
+    if short.lower() in _LOWER and not short.islower():
+        return short
+    return _SHORT.get(short.lower(), short)  # `re` takes the letter ſ for s, and ı and İ for i
 
 
 def _word_for(match: re.Match[str]) -> str:
@@ -275,7 +277,7 @@ def unwrap(text: str) -> str:
     text = spelled_out(text) if FOREIGN.isdisjoint(text.lower().split()) else text
     if "'" in text:
         text = text.replace("can't", "can not").replace("won't", "will not")
-        text = _CONTRACTIONS.sub(lambda match: _EXPANDED[match[0].lower()], text)
+        text = _CONTRACTIONS.sub(lambda match: _EXPANDED.get(match[0].lower(), match[0]), text)
     text = text.replace("cannot", "can not")
     if match := _WRAPPING.match(text):
         text = text[match.end() :]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from cache.text.reading import is_english, letters_of, script_of, text_words
+from cache.text.reading import is_english, letters_of, script_of, text_words, unwrap, words_spelled_out
 
 LATIN_1 = "".join(map(chr, range(256)))
 
@@ -58,3 +58,10 @@ def test_words_are_rows_of_letters_and_digits_in_lower_case(text: str) -> None:
     """Of Latin-1 they are cut by a table, with the same words."""
     assert text_words(text) == (re.findall(r"\w+", text.lower()), re.findall(r"[^\W\d_]+", text.lower()))
     assert letters_of(text) == text_words(text).letters
+
+
+@pytest.mark.parametrize("text", ["can u tell me howſ that", "u know whatſ up", "u know what'ſ up"])
+def test_a_short_form_with_a_long_s_is_none(text: str) -> None:
+    """`re` takes ſ for s, where the tables of short forms and contractions do not have it."""
+    assert words_spelled_out(text) == text.replace("u ", "you ", 1)
+    assert unwrap(f"Where is {text}") == f"Where is {words_spelled_out(text)}"
