@@ -32,7 +32,7 @@ from cache.text.languages import ENGLISH, language_of
 from cache.text.normalized_question import gist
 from cache.text.pair_features import leftover
 from cache.text.question_conflicts import DUTIES
-from cache.text.reading import FAINT, LISTS, read
+from cache.text.reading import FAINT, LISTS, read, text_words
 from cache.text.thesaurus import word_set
 from gateway.parts.encoders.typos import respelled
 
@@ -65,7 +65,7 @@ def differing_sentences(stored: str, asked: str, wording: Callable[[str], str]) 
 
 @lru_cache(maxsize=1_024)
 def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[tuple[str, str], ...] | None:
-    own, others = (frozenset(_WORDS.findall(text.lower())) for text in (stored, asked))
+    own, others = _words_of(stored), _words_of(asked)
     if 2 * len(own & others) < _ALIKE * (len(own) + len(others)):
         return None
     ours, theirs = ([sentence for sentence in _sentences(text) if not _greets(sentence)] for text in (stored, asked))
@@ -80,6 +80,12 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
             return None
         pairs += zip(ours[i:j], theirs[k:m], strict=True)
     return tuple(pairs) if len(pairs) <= _MOST else None
+
+
+@lru_cache(maxsize=64)
+def _words_of(text: str) -> frozenset[str]:
+    """Return the words of a text; cached, because one text is compared with several."""
+    return frozenset(text_words(text).words)
 
 
 def _sentences(text: str) -> list[str]:
