@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 import tomllib
 import unicodedata
 from bisect import bisect_left
@@ -56,6 +57,7 @@ _TURNING: Final = tuple(tuple(slip.split()) for slip in _SLIPS["turning"])
 """Beginnings of words of which one turns the others round: `hyper` and `hypo`."""
 _TWO_SIGNS: Final = "İ"
 """The letter that is two signs in lower case, where a word with it is none."""
+_NO_WORDS: Final[frozenset[str]] = frozenset()
 NEVER: Final = 9.0
 """Cost of what is no slip."""
 
@@ -69,13 +71,15 @@ def respelled(stored: str, asked: str) -> tuple[str, str]:
     codes = _dictionaries(language(stored).code, language(asked).code)
     if not codes or stored == asked:
         return stored, asked
-    (word, words, unknown), (other, others, unknown_too) = _read(stored, codes), _read(asked, codes)
+    (word, ours, unknown), (other, theirs, unknown_too) = _read(stored, codes), _read(asked, codes)
     if word.isascii() != other.isascii() or _TWO_SIGNS in word or _TWO_SIGNS in other:
         return _respelled(word, other, codes)
-    if (unknown and _may_slip(unknown - others, others - words, codes)) or (
-        unknown_too and _may_slip(unknown_too - words, words - others, codes)
-    ):
-        return _respelled(word, other, codes)
+    if unknown or unknown_too:
+        words, others = set(ours), set(theirs)
+        if (unknown and _may_slip(unknown - others, others - words, codes)) or (
+            unknown_too and _may_slip(unknown_too - words, words - others, codes)
+        ):
+            return _respelled(word, other, codes)
     return word, other
 
 
@@ -104,13 +108,15 @@ def _dictionaries(*codes: str) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=16_384)
-def _read(text: str, codes: tuple[str, ...]) -> tuple[str, frozenset[str], frozenset[str]]:
+def _read(text: str, codes: tuple[str, ...]) -> tuple[str, tuple[str, ...], frozenset[str]]:
     """Return a text, with short forms spelled out if it is English; its words, in lower case; and those of them that
     are in no dictionary of these languages.
+
+    Thousands of texts are remembered: they share their words, and a tuple of these takes a tenth of a set.
     """
     text = words_spelled_out(text) if codes == (ENGLISH,) else text
-    words = frozenset(_WORD.findall(text.lower()))
-    return text, words, frozenset([word for word in words if _remembered_level(word, codes) < _RARE])
+    words = tuple(map(sys.intern, {*_WORD.findall(text.lower())}))
+    return text, words, frozenset([word for word in words if _remembered_level(word, codes) < _RARE]) or _NO_WORDS
 
 
 class Level(IntEnum):
