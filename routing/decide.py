@@ -161,7 +161,7 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
         reason = f"{capable[-1]}: held out, to measure the others against{lacks}"
         return _with_health(capable[-1], capable, health, reason)
     wanted, reason = start_by_rules(policy, given.difficulty, features, budget_s)
-    start = _nearest(policy.tiers, capable, wanted)
+    start = wanted if wanted in capable else _next_above(policy.tiers, capable, wanted)
     if start != wanted and wanted not in policy.unconfigured:
         reason += f"; {unfit.get(wanted) or f'{wanted} is not open to this request'}"
     reason += lacks
@@ -418,10 +418,8 @@ def _p_adequate(difficulty: Difficulty | None, ladder: tuple[str, ...], tier: st
     return difficulty.p_adequate_of(ladder.index(tier), len(ladder))
 
 
-def _nearest(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> str:
-    """Return `wanted` if allowed, else the next stronger allowed tier, else the strongest allowed one."""
-    if wanted in allowed:
-        return wanted
+def _next_above(order: tuple[str, ...], allowed: tuple[str, ...], wanted: str) -> str:
+    """Return the next allowed tier that is stronger than `wanted`, else the strongest allowed one."""
     position = order.index(wanted)
     return next((name for name in allowed if order.index(name) > position), allowed[-1])
 

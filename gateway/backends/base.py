@@ -229,8 +229,7 @@ class BackendRequest:
     """Name of the conversation, its tenant's alone, whose reasoning is remembered; '' where there are no tools."""
 
 
-@value_type
-class Completion:
+class Completion(NamedTuple):
     """A whole answer: its bytes as received, and parsed (an object with a non-empty `choices`).
 
     `sound` is false if something in it was wrong and has been corrected.

@@ -12,7 +12,6 @@ import re
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from functools import partial
 from pathlib import Path
@@ -278,7 +277,7 @@ class HttpBackend(ABC):
             completion = await _assembled(reader.stream(response), self._model)
         else:
             completion = await _whole(reader, response, media_type)
-        return replace(completion, dropped=dropped) if dropped else completion
+        return completion._replace(dropped=dropped) if dropped else completion
 
     async def stream(self, request: BackendRequest) -> EventStream:
         """See `Backend.stream`. A plain JSON answer is converted to a stream."""

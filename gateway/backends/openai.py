@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import Any, Unpack
+from typing import Any, Final, Unpack
 
 import orjson
 
@@ -30,7 +30,9 @@ from gateway.backends.http_backend import (
 from gateway.backends.server_forms import ChatForms, ChunkMender, ReplyForms
 from gateway.chat.usage import usage_of
 from gateway.dialects.native import NATIVE, client_path, lost_fields
+from policies.value_type import from_fields
 
+_completion: Final = from_fields(Completion)
 _INDEX = (int, NoneType)
 _CALLS = frozenset({"tool_calls", "function_call"})
 _NO_CHOICE = "a reply without choices"
@@ -137,7 +139,7 @@ class _ChatReader:
             if usage is None:
                 value["usage"] = None  # clients add impossible token counts up
                 changed = True
-        return Completion(orjson.dumps(value) if changed else raw, value, sound, (), usage)
+        return _completion((orjson.dumps(value) if changed else raw, value, sound, (), usage))
 
     def stream(self, response: Response) -> SseReply:
         """Return the chunks of a stream."""

@@ -119,7 +119,7 @@ class BackendCall:
         self.dropped = completion.dropped
         self._settle("answered")
         if self._hides_cache and hide_cache(completion.value):
-            completion = replace(completion, raw=orjson.dumps(completion.value))
+            completion = completion._replace(raw=orjson.dumps(completion.value))
         return completion
 
     async def open(self, backend_request: BackendRequest, state: StreamState) -> EventStream:

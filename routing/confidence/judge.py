@@ -19,11 +19,11 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
-from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 import orjson
 
-from policies.value_type import value_type
+from policies.value_type import from_fields, value_type
 from routing.confidence.calls import NOTHING_OFFERED, CallRules, call_fault
 
 if TYPE_CHECKING:
@@ -94,8 +94,7 @@ class ScoringHead(Protocol):
         """Return the calibrated probability that the answer is right; None without evidence of `by` that it can use."""
 
 
-@value_type
-class Assessment:
+class Assessment(NamedTuple):
     """The verdict on an answer and its basis.
 
     `confidence` is None without evidence; `threshold` is the value it was compared with; `head` is the version of the
@@ -108,6 +107,9 @@ class Assessment:
     basis: Basis = "none"
     threshold: float | None = None
     head: str = ""
+
+
+_assessment: Final = from_fields(Assessment)
 
 
 def mean_confidence(logprobs: Sequence[float] | None) -> float | None:
@@ -135,7 +137,7 @@ def assess(
     accepted = confidence >= threshold
     by = f"calibrated by {version}" if version else basis
     compared = f"confidence {confidence:.3f} {'>=' if accepted else '<'} {threshold:g} ({by})"
-    return Assessment(accepted and not fault, confidence, fault or compared, basis, threshold, version)
+    return _assessment((accepted and not fault, confidence, fault or compared, basis, threshold, version))
 
 
 def confidence_of(

@@ -29,7 +29,7 @@ class AdaptedBackend:
         """See `Backend.complete`."""
         body, omitted = self._adapted(request.body, request.native)
         completion = await self._inner.complete(replace(request, body=body))
-        return replace(completion, dropped=(*omitted, *completion.dropped)) if omitted else completion
+        return completion._replace(dropped=(*omitted, *completion.dropped)) if omitted else completion
 
     async def stream(self, request: BackendRequest) -> EventStream:
         """See `Backend.stream`."""
