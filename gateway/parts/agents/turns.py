@@ -62,15 +62,30 @@ _MOST: Final = 2048
 _NAMING: Final = 4
 """Earlier turns by whose texts a turn is told from those of other conversations with the same beginning."""
 
+_LONG: Final = 1 << 20
+_SAMPLES: Final = 256
+_SAMPLE: Final = 1024
+"""Characters of a text that is hashed in samples, and how many samples of how many characters each those are."""
+
 
 def keys_of(conversation: str, features: Features) -> tuple[int, int]:
     """Return the keys of the turn before and of this one, in this process: 64-bit hashes of the latest user messages.
 
-    `conversation` names the conversation by its tenant, its user and its beginning.
+    `conversation` names the conversation by its tenant, its user and its beginning. Of a text longer than `_LONG` its
+    length and samples of it are hashed: all of 30 MB would hold the event loop for 10 ms.
     """
-    turns, texts = features.turns, (features.text, *features.earlier)
+    turns, texts = features.turns, (features.text, *features.earlier[: _NAMING + 1])
+    if max(map(len, texts)) > _LONG:
+        texts = tuple(map(_sampled, texts))
     before, this = texts[1 : _NAMING + 2], texts[: _NAMING + 1]
     return hash((conversation, turns - 1, before)), hash((conversation, turns, this))
+
+
+def _sampled(text: str) -> str:
+    if len(text) <= _LONG:
+        return text
+    starts = range(0, len(text), len(text) // _SAMPLES)
+    return f"{len(text)} {text[-_SAMPLE:]}{''.join([text[at : at + _SAMPLE] for at in starts])}"
 
 
 def rated_in_conversation(

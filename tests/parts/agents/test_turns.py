@@ -89,3 +89,17 @@ def test_the_key_of_a_turn_is_found_by_the_next_one() -> None:
         this = keys_of("one", asked(*texts[:-1]))[1]
         assert keys_of("one", asked(*texts))[0] == this
         assert this not in (keys_of("other", asked(*texts))[0], keys_of("one", asked("hm", *texts))[0])
+
+
+def test_long_texts_are_told_apart_by_their_samples() -> None:
+    """The next turn finds a text of 3 MB; with another beginning, end, length or a longer part it is another."""
+    long = "word " * 600_000
+    this = keys_of("one", asked(long))[1]
+    assert keys_of("one", asked(long, "and then?"))[0] == this
+    changed = (
+        f"x{long[1:]}",
+        f"{long[:-1]}x",
+        f"{long} ",
+        long[: 1 << 20] + "sword" * 10_000 + long[(1 << 20) + 50_000 :],
+    )
+    assert this not in [keys_of("one", asked(text))[1] for text in changed]
