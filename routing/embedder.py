@@ -14,11 +14,10 @@ import math
 import mmap
 import os
 import re
+from array import array
 from collections.abc import Sequence
 from functools import cache
 from importlib.util import find_spec
-from itertools import chain, compress, repeat
-from operator import not_
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol
 
@@ -117,14 +116,15 @@ _TOKENIZER = ("tokenizers", "l2_supercat_tokenizer_config.json")
 # other. The tokenizer merges words instead of the whole text, and the tokens of each word are kept here: the same
 # tokens in a third of the time.
 _WORDS: Final = "▁*[^▁]+|▁+"
-_WORD: Final = re.compile(r"(?<! ) *+[^ ]++")
+_WORD: Final = re.compile(r"(?<! ) ( *+[^ ]++)")
 _SPECIAL: Final = ("<s>", "</s>", "<unk>")
 """Texts that the tokenizer reads as single tokens wherever they stand, so that words cannot be read alone."""
 _MOST_WORDS: Final = 32_768
 """Maximum number of words whose tokens are kept: about 6 MB."""
 _LONGEST_WORD: Final = 32
-"""Maximum characters, the space before it included, of a word whose tokens are kept."""
-_UNREAD: Final[list[int]] = []
+"""Maximum characters, a space before it included, of a word whose tokens are kept."""
+_INDEX: Final = np.dtype(np.int64)
+"""The type of tokens that are kept: that of numpy's indices, which takes them without a copy."""
 _MOST_FACTORS: Final = 1_024
 """Number of tokens up to which a text's vectors are added by one array of factors that is kept."""
 _WITHOUT_HIGH_EXPONENT: Final = np.int32(-0x70000001)
@@ -168,8 +168,8 @@ class StaticEmbedder:
         """Return the texts' unit vectors; see `Embedder.embed`."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
-            ids = self._tokens(text if len(text) <= MAX_CHARS else bounded(text))
-            if ids:
+            ids = np.frombuffer(self._tokens(text if len(text) <= MAX_CHARS else bounded(text)), _INDEX)
+            if len(ids):
                 # The sum has the same direction as the mean, and as a product with equal factors it is one BLAS call.
                 factors = self._factors[: len(ids)]
                 if len(ids) > _MOST_FACTORS:
@@ -185,30 +185,35 @@ class StaticEmbedder:
 
     def count_tokens(self, text: str) -> int | None:
         """Return the number of tokens; see `PublicEncoder.count_tokens`."""
-        return len(self._tokens(text)) if len(text) <= MAX_CHARS else None
+        return len(self._tokens(text)) // _INDEX.itemsize if len(text) <= MAX_CHARS else None
 
-    def _tokens(self, text: str) -> list[int]:
-        """Return the tokens of a text, word by word where that gives the same as reading all of it at once."""
+    def _tokens(self, text: str) -> bytes:
+        """Return the tokens of a text as numbers of the type _INDEX: word by word, where that gives the same as
+        reading all of it at once.
+        """
         if not text or text[-1] == " " or "▁" in text or ("<" in text and any(token in text for token in _SPECIAL)):
             return self._read([text])[0]
-        words = _WORD.findall(f" {text}")
+        # A word has the spaces in front of it but for one.
+        words = text.split(" ") if "  " not in text and text[0] != " " else _WORD.findall(f" {text}")
         known = self._tokens_of
-        tokens = list(map(known.get, words, repeat(_UNREAD)))
-        if not all(tokens):
+        try:
+            return b"".join(map(known.__getitem__, words))
+        except KeyError:
             # Another thread may clear the table at any time, so what was found is not looked up again.
-            new = dict.fromkeys(compress(words, map(not_, tokens)), _UNREAD)
-            if len(known) + len(new) > _MOST_WORDS:
-                known.clear()
-            for word, ids in zip(new, self._read([word[1:] for word in new]), strict=True):
-                new[word] = ids
-                if len(word) <= _LONGEST_WORD:
-                    known[word] = ids
-            tokens = [found or new[word] for word, found in zip(words, tokens, strict=True)]
-        return list(chain.from_iterable(tokens))
+            tokens = list(map(known.get, words))
+        new = dict.fromkeys((word for word, found in zip(words, tokens, strict=True) if found is None), b"")
+        if len(known) + len(new) > _MOST_WORDS:
+            known.clear()
+        for word, ids in zip(new, self._read(list(new)), strict=True):
+            new[word] = ids
+            if len(word) < _LONGEST_WORD:
+                known[word] = ids
+        return b"".join(new[word] if found is None else found for word, found in zip(words, tokens, strict=True))
 
-    def _read(self, texts: list[str]) -> list[list[int]]:
-        """Return the tokenizer's tokens of each text; it puts a space before each."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    def _read(self, texts: list[str]) -> list[bytes]:
+        """Return the tokenizer's tokens of each text, as `_tokens` does; it puts a space before each."""
+        read = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+        return [array("q", encoding.ids).tobytes() for encoding in read]
 
 
 @cache
