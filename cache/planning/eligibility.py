@@ -256,11 +256,14 @@ def _has_signs(question: _QuestionWords) -> bool:
 
 def _introduces(question: _QuestionWords) -> bool:
     """Return whether a colon introduces a text (`French: good morning`), not the question: `quick one: where is`."""
-    colon = _COLON.search(question.text)
+    text = question.text
+    if ":" not in text and "：" not in text:
+        return False
+    colon = _COLON.search(text)
     if colon is None:
         return False
-    before = _WORD.findall(question.text[: colon.start()].lower())
-    return not _TASKS.isdisjoint(before) or not _asks(question.text[colon.end() :])
+    before = _WORD.findall(text[: colon.start()].lower())
+    return not _TASKS.isdisjoint(before) or not _asks(text[colon.end() :])
 
 
 def _is_task(question: _QuestionWords) -> bool:

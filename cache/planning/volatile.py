@@ -31,7 +31,7 @@ _END: Final = 1_000
 """Characters read of each end of a longer text: a document with a question at one end."""
 _SENTENCE_END: Final = re.compile(r"[.!?。！？؟\n]")
 _BETWEEN: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？؟])\s*|\n+")
-_UNSPACED_END: Final = re.compile(r"[。！？؟]")
+_UNSPACED_ENDS: Final = "。！？؟"
 _BETWEEN_SPACED: Final = re.compile(r"\s(?:(?<=[.!?]\s)\s*|(?<=\n)\n*)")
 """The same as `_BETWEEN` where no sentence ends without a space: tried at each space, not at each character."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
@@ -167,13 +167,23 @@ def sentences_of(text: str) -> tuple[list[str], int]:
     if end is None or end.end() == len(text):
         sentence = text.strip()
         return ([sentence], 1) if sentence else ([], 0)
-    between = _BETWEEN_SPACED if text.isascii() or not _UNSPACED_END.search(text) else _BETWEEN
-    sentences = [sentence for sentence in map(str.strip, between.split(text)) if sentence]
+    sentences = list(filter(None, map(str.strip, _parted(text))))
     count = len(sentences)
     if count > 3:
         asked = [sentence for sentence in sentences[1:-2] if sentence.endswith(_QUESTION_MARKS)]
         sentences = [sentences[0], *asked[: _MOST_SENTENCES - 3], *sentences[-2:]]
     return sentences, count
+
+
+def _parted(text: str) -> list[str]:
+    """Return what stands between the ends of sentences in a text, with spaces around it."""
+    if any(map(text.__contains__, _UNSPACED_ENDS)):
+        return _BETWEEN.split(text)
+    if not text.replace("\n", " ").isprintable():  # it may have other spaces
+        return _BETWEEN_SPACED.split(text)
+    for end in (". ", "! ", "? "):
+        text = text.replace(end, f"{end}\n")
+    return text.split("\n")
 
 
 class VolatileHead:
