@@ -201,14 +201,14 @@ class StaticEmbedder:
         except KeyError:
             # Another thread may clear the table at any time, so what was found is not looked up again.
             tokens = list(map(known.get, words))
-        new = dict.fromkeys((word for word, found in zip(words, tokens, strict=True) if found is None), b"")
+        new = dict.fromkeys([word for word, found in zip(words, tokens, strict=True) if found is None], b"")
         if len(known) + len(new) > _MOST_WORDS:
             known.clear()
         for word, ids in zip(new, self._read(list(new)), strict=True):
             new[word] = ids
             if len(word) < _LONGEST_WORD:
                 known[word] = ids
-        return b"".join(new[word] if found is None else found for word, found in zip(words, tokens, strict=True))
+        return b"".join([new[word] if found is None else found for word, found in zip(words, tokens, strict=True)])
 
     def _read(self, texts: list[str]) -> list[bytes]:
         """Return the tokenizer's tokens of each text, as `_tokens` does; it puts a space before each."""

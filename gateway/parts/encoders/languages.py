@@ -111,7 +111,7 @@ def _with(mark: int) -> bytes:
 
 
 _IS_OWN, _IS_LONG, _IS_ASKING, _IS_SPECIAL = map(_with, (_OWN, _LONG, _ASKS, _SPECIAL))
-_marks = itemgetter(2)
+_kinds, _marks = itemgetter(1), itemgetter(2)
 _compared = itemgetter(slice(_COMPARED))
 
 
@@ -202,16 +202,16 @@ class Lexicon:
         special = list(compress(meanings, marks.translate(_IS_SPECIAL)))
         values = [value for meaning in special for value in meaning.values]
         denials = [meaning.kinds for meaning in special if "negations" in meaning.kinds]
-        every = frozenset[str]().union(*(meaning.kinds for meaning in special))
+        every = frozenset[str]().union(*map(_kinds, special))
         first = next(filter(_marks, meanings), _NOT_LISTED)
         return ForeignReading(
-            numbers=tuple(sorted(value for kind, value in values if kind == "number")),
+            numbers=tuple(sorted([value for kind, value in values if kind == "number"])),
             negated=any(map(self._groups.isdisjoint, denials)),
             denied=bool(denials),
-            sides=frozenset(value for value in values if value[0] in self._groups),
+            sides=frozenset([value for value in values if value[0] in self._groups]),
             own=tuple(own if self.letters else map(_compared, own)),
             size=-(-sum(map(len, own)) // self.letters) if self.letters else len(own),
-            meta=sum("meta" in meaning.kinds for meaning in special) if "meta" in every else 0,
+            meta=sum(["meta" in meaning.kinds for meaning in special]) if "meta" in every else 0,
             length=marks.translate(_IS_LONG).count(1),
             opens="openers" in first.kinds,
             asks=1 in marks.translate(_IS_ASKING) if self.letters else bool(first.kinds) and _asks(meanings),
