@@ -150,7 +150,7 @@ class StaticEmbedder:
         self._tokenizer = tokenizer
         self._halves = halves
         self._factors = np.full(_MOST_FACTORS, _EXPONENT_OFFSET)
-        self._tokens_of: dict[str, list[int]] = {}
+        self._tokens_of: dict[str, bytes] = {}
         self.dimension = int(halves.shape[1])
 
     @classmethod

@@ -178,7 +178,7 @@ class _QuestionWords(NamedTuple):
 
 
 def _words_of(question: str) -> _QuestionWords:
-    words = text_words(question).words
+    words = text_words(question)
     seen = frozenset(words)
     return _QuestionWords(question, words, seen, len(seen - FAINT), readings_of(question))
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from cache.text.reading import letters_of, text_words
+from cache.text.reading import letters_of, text_letters
 
 ARTEFACT: Final = Path(__file__).parent.parent / "artefacts" / "volatile"
 _END: Final = 1_000
@@ -234,7 +234,7 @@ class VolatileHead:
             if _NO_PLAIN_TOKEN.search(sentence):
                 words = (_ASCII_TOKEN if sentence.isascii() else TOKEN).findall(sentence)
             else:
-                words = text_words(text).letters if count == 1 else letters_of(sentence)
+                words = text_letters(text) if count == 1 else letters_of(sentence)
             highest = max(highest, self._score(words, facts + asks))
         return highest
 

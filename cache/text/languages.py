@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import cache, lru_cache
+from itertools import repeat
 from types import MappingProxyType
 from typing import Final, NamedTuple, Protocol
 
@@ -155,7 +156,7 @@ def languages_to_read(text: str) -> tuple[str, ...]:
 
 def readings_of(text: str) -> tuple[ForeignReading, ...]:
     """Return the reading of a text in each language that it may be in; none for English."""
-    return tuple(reading_in(code, text) for code in languages_to_read(text))
+    return tuple(map(reading_in, languages_to_read(text), repeat(text)))
 
 
 def digits(word: str) -> str:

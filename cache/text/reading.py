@@ -26,6 +26,7 @@ from policies.value_type import from_fields, value_type
 
 _READ_CHARS: Final = 200
 _BESIDE_OTHERS: Final = 3
+_OFTEN_CHARS: Final = 12
 _WORDS: Final = re.compile(r"\w+")
 _LETTERS: Final = re.compile(r"[^\W\d_]+")
 _NO_LETTER: Final = re.compile(r"[\d_]")
@@ -40,21 +41,27 @@ _UNDER_OTHER_NAMES: Final = {
 """Scripts of letters whose Unicode name does not begin with it; '' for what several scripts share."""
 
 
-class TextWords(NamedTuple):
-    """The words of a text in lower case: rows of letters, digits and `_`; and rows of letters alone."""
-
-    words: list[str]
-    letters: list[str]
+@lru_cache(maxsize=8)
+def text_words(text: str) -> list[str]:
+    """Return the rows of letters, digits and `_` in a text, in lower case. Cached, as several readers want those of one
+    request; do not change the list.
+    """
+    return _cut(text, _IN_WORDS, _WORDS)
 
 
 @lru_cache(maxsize=8)
-def text_words(text: str) -> TextWords:
-    """Return the words of a text. Cached, as several readers want those of one request; do not change the lists."""
-    words = words_of(text)
-    return TextWords(words, letters_of(text) if _NO_LETTER.search(text) else words)
+def text_letters(text: str) -> list[str]:
+    """Return the rows of letters alone in a text, in lower case. Cached as `text_words` is, whose list it may be."""
+    return letters_of(text) if _NO_LETTER.search(text) else text_words(text)
 
 
-def words_of(text: str) -> list[str]:
+def first_letters(text: str, count: int) -> list[str]:
+    """Return the first `count` of `text_letters`, for which the text's beginning is enough in most cases."""
+    letters = letters_of(text[: count * _OFTEN_CHARS]) if len(text) > count * _OFTEN_CHARS else text_letters(text)
+    return (letters if len(letters) > count else text_letters(text))[:count]
+
+
+def word_rows(text: str) -> list[str]:
     """Return the rows of letters, digits and `_` in a text, in lower case."""
     return _cut(text, _IN_WORDS, _WORDS)
 
@@ -127,7 +134,7 @@ def is_english(*texts: str) -> bool:
     """
     english = False
     for text in texts:
-        marks = list(filter(None, map(_MARK_OF.get, text_words(text).letters)))
+        marks = list(filter(None, map(_MARK_OF.get, text_letters(text))))
         if sum(marks) < 0:
             return False
         english = english or 1 in marks

@@ -48,7 +48,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cache.text.languages import ForeignReading, Language, digits
-from cache.text.reading import text_words, words_of
+from cache.text.reading import first_letters, text_words, word_rows
 from gateway.parts.encoders.typos import load_words, respelled
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
@@ -370,11 +370,11 @@ def _units(folded: str, text: str) -> list[str]:
     """Return the words of a folded text, its numbers and rows of letters and `_`; `text` is the same before."""
     pieces = _cut_at_numbers(folded)
     if len(pieces) == 1 and folded == text.lower():
-        return text_words(text).words
-    units = words_of(pieces[0])
+        return text_words(text)
+    units = word_rows(pieces[0])
     for number, piece in zip(pieces[1::2], pieces[2::2], strict=True):
         units.append(number)
-        units += words_of(piece)
+        units += word_rows(piece)
     return units
 
 
@@ -434,7 +434,7 @@ _RAISED: Final = 128
 
 def groups_of_letters(text: str) -> list[int]:
     """Return the hashes, 0..BUCKETS, of the words of a text and of the groups of letters in them."""
-    return [group for word in text_words(text).letters[:_READ_WORDS] for group in _groups_in(word)]
+    return [group for word in first_letters(text, _READ_WORDS) for group in _groups_in(word)]
 
 
 def _groups_in(word: str) -> list[int]:
@@ -471,7 +471,7 @@ class ShippedLanguages:
 
     def compared(self, text: str) -> Language:
         """Return the language of a text in Latin, Cyrillic or Arabic script."""
-        words = text_words(text).letters[:_READ_WORDS]
+        words = first_letters(text, _READ_WORDS)
         if not words:
             return Language("")
         model = _model()

@@ -85,7 +85,7 @@ def _differing(stored: str, asked: str, wording: Callable[[str], str]) -> tuple[
 @lru_cache(maxsize=64)
 def _words_of(text: str) -> frozenset[str]:
     """Return the words of a text; cached, because one text is compared with several."""
-    return frozenset(text_words(text).words)
+    return frozenset(text_words(text))
 
 
 def _sentences(text: str) -> list[str]:

@@ -6,7 +6,17 @@ import re
 
 import pytest
 
-from cache.text.reading import is_english, letters_of, script_of, text_words, unwrap, words_spelled_out
+from cache.text.reading import (
+    first_letters,
+    is_english,
+    letters_of,
+    script_of,
+    text_letters,
+    text_words,
+    unwrap,
+    word_rows,
+    words_spelled_out,
+)
 
 LATIN_1 = "".join(map(chr, range(256)))
 
@@ -56,8 +66,11 @@ def test_texts_are_english_by_their_function_words(texts: tuple[str, ...], engli
 )  # fmt: skip
 def test_words_are_rows_of_letters_and_digits_in_lower_case(text: str) -> None:
     """Of Latin-1 they are cut by a table, with the same words."""
-    assert text_words(text) == (re.findall(r"\w+", text.lower()), re.findall(r"[^\W\d_]+", text.lower()))
-    assert letters_of(text) == text_words(text).letters
+    letters = re.findall(r"[^\W\d_]+", text.lower())
+    assert text_words(text) == word_rows(text) == re.findall(r"\w+", text.lower())
+    assert text_letters(text) == letters_of(text) == letters
+    for count in (1, 3, 40):
+        assert first_letters(text, count) == letters[:count]
 
 
 @pytest.mark.parametrize("text", ["can u tell me howſ that", "u know whatſ up", "u know what'ſ up"])
