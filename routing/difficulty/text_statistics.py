@@ -246,7 +246,8 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
     classes = text.encode("utf-8", "replace").translate(_CLASS_OF_BYTE)
     non_ascii, spaces, lines, questions, digits, maths, brackets, capitals, stops, commas = map(classes.count, _COUNTED)
     size = max(len(classes), 1)
-    choices, mean, spread, with_digits = _choices_in(text[reading.choices_at :])
+    answers = text[reading.choices_at :]
+    choices, mean, spread, with_digits = _choices_in(answers) if answers else _NO_CHOICES
     context = max(0, features.approx_tokens - int(estimated_tokens(features.text)) - 4)
     listed = list(map(_CLASS_OF_BUCKET.take(reading.hashes & _BUCKET).tobytes().count, _LISTS))
     numbers = [
@@ -274,11 +275,14 @@ def counts_of(features: Features, reading: LexiconReading) -> NDArray[np.float32
     return np.array([*logs[:5], *shares, code, logs[5], *lengths, with_digits, *style, *request, *topic], np.float32)
 
 
+_NO_CHOICES: Final = (0, 0.0, 0.0, 0.0)
+
+
 def _choices_in(text: str) -> tuple[int, float, float, float]:
     """Return the number of choices, their mean length in characters, its deviation, and the share with a digit."""
     choices = _CHOICE_LINE.findall(text)
     if not choices:
-        return 0, 0.0, 0.0, 0.0
+        return _NO_CHOICES
     lengths = list(map(len, choices))
     mean = sum(lengths) / len(lengths)
     spread = (sum((length - mean) ** 2 for length in lengths) / len(lengths)) ** 0.5
