@@ -27,8 +27,6 @@ _REMEMBERED: Final = 4_096
 """Pairs whose score is remembered, in each worker: a megabyte of short questions."""
 _OPENED_AFTER_S: Final = 0.3
 """Seconds after the start until the model is opened: the first requests do not wait for that."""
-_OPENING_S: Final = 2.0
-"""How long a request waits at most, beside its own limit, for a model that is being opened."""
 
 
 class _Asked(NamedTuple):
@@ -69,6 +67,7 @@ class CrossEncoderQueue:
         self._scored: dict[TextPair, float] = {}
         self._opens = opens
         self._opening: asyncio.Future[None] | None = None
+        self._opening_at = 0.0  # the loop's time
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
@@ -78,19 +77,35 @@ class CrossEncoderQueue:
 
     def _open(self, opens: Callable[[], None]) -> asyncio.Future[None]:
         if self._opening is None:
+            self._opening_at = asyncio.get_running_loop().time()
             self._opening = self._calls.on_thread(opens)
             self._opening.add_done_callback(self._is_open)
         return self._opening
 
     def _is_open(self, opening: asyncio.Future[None]) -> None:
-        self._opens = None
-        if not opening.cancelled() and (error := opening.exception()) is not None:
+        if opening.cancelled():
+            return
+        if (error := opening.exception()) is None:
+            self._opens = None
+        else:
             log.error("the cross-encoder cannot be opened, so nothing that it would have to read is served: %s", error)
+
+    async def _unopened(self, opens: Callable[[], None], limit_s: float) -> str:
+        """Return why the model is not open after so many seconds, or '' as soon as it is.
+
+        Returns at once where its opening takes longer than that already, as behind a call that is stuck.
+        """
+        opening = self._open(opens)
+        if not opening.done() and asyncio.get_running_loop().time() - self._opening_at < limit_s:
+            await asyncio.wait({opening}, timeout=limit_s)
+        if not opening.done():
+            return "cross_encoder_late"
+        return "cross_encoder_failed" if opening.cancelled() or opening.exception() else ""
 
     async def check(self, pairs: Sequence[TextPair], limit_s: float, enough: float = math.inf) -> Checked:
         """Score the pairs of one request within `limit_s` seconds, one after the other until a score is `enough`.
 
-        Never raises but for a cancellation.
+        A model that is not open yet has to be within that time too. Never raises but for a cancellation.
         """
         scores: list[float] = []
         for pair in takewhile(self._scored.__contains__, pairs):
@@ -99,14 +114,18 @@ class CrossEncoderQueue:
                 return Checked(tuple(scores))
         if len(scores) == len(pairs):
             return Checked(tuple(scores))
+        loop = asyncio.get_running_loop()
+        began = now = loop.time()
         if self._opens is not None and limit_s > 0:
-            await asyncio.wait({self._open(self._opens)}, timeout=_OPENING_S)
+            refused = await self._unopened(self._opens, limit_s)
+            now = loop.time()
+            if refused:
+                return Checked(refused=refused, waited_s=now - began)
+            limit_s -= now - began
         request = object()
         missing = [_Asked(pair, enough, request) for pair in pairs[len(scores) :]]
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        if refused := self._refuses(len(missing), limit_s, began):
-            return Checked(refused=refused)
+        if refused := self._refuses(len(missing), limit_s, now):
+            return Checked(refused=refused, waited_s=now - began)
         try:
             with Deadline(limit_s):
                 made = await self._calls.done(missing)

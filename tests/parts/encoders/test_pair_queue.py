@@ -191,20 +191,30 @@ async def test_one_that_fails_refuses(queue_of: Make, caplog: pytest.LogCaptureF
     assert (await queue.check([("a", "b")], PATIENT_S)).scores == (0.5,)
 
 
-async def test_a_request_waits_for_a_model_that_is_being_opened(queue_of: Make) -> None:
-    """Longer than for a pair: it is opened once, soon after the start or for the first request, whichever is first."""
+async def test_a_model_that_is_being_opened_is_awaited_no_longer_than_any(queue_of: Make) -> None:
+    """The opening takes its time out of the request's; it is done once, soon after the start or for the first one."""
     opened: list[str] = []
+    let_go = threading.Event()
 
     def opens() -> None:
-        time.sleep(0.2)
+        let_go.wait(60)
         opened.append(threading.current_thread().name)
 
-    queue = queue_of(Says(0.7), opens=opens)
+    scorer = Says(0.7)
+    queue = queue_of(scorer, opens=opens)
     queue.start()
     assert (await queue.check([("a", "b")], 0.0)).refused == "cross_encoder_late"
-    waits = asks(queue, ("a", "b"), limit_s=0.1), asks(queue, ("c", "d"), limit_s=0.1)
-    assert [(await one).scores for one in waits] == [(0.7,), (0.7,)]
+    began = time.monotonic()
+    late = await asyncio.gather(*(asks(queue, (name, "b"), limit_s=0.1) for name in "ac"))
+    assert time.monotonic() - began < 1.0
+    assert [(one.refused, 0.05 < one.waited_s < 1.0) for one in late] == [("cross_encoder_late", True)] * 2
+    assert (await queue.check([("a", "b")], 0.1)).waited_s < 0.05, "as behind a call that is stuck"
+    assert not scorer.calls
+    waits = asks(queue, ("a", "b")), asks(queue, ("c", "d"))
     await asyncio.sleep(0.4)
+    let_go.set()
+    assert [(await one).scores for one in waits] == [(0.7,), (0.7,)]
+    assert (await queue.check([("e", "f")], 0.1)).scores == (0.7,)
     assert len(opened) == 1 and opened[0].startswith("tierline-cross-encoder")
     unasked = queue_of(Says(0.7), opens=opens)
     unasked.start()
@@ -214,15 +224,17 @@ async def test_a_request_waits_for_a_model_that_is_being_opened(queue_of: Make) 
 
 
 async def test_a_model_that_cannot_be_opened_refuses(queue_of: Make, caplog: pytest.LogCaptureFixture) -> None:
-    """It is said once, by the log."""
+    """Each request at once, and the log says it once."""
 
     def opens() -> None:
         raise CrossEncoderError("model.onnx: no such file")
 
-    queue = queue_of(Says(CrossEncoderError("not open")), opens=opens)
+    queue = queue_of(scorer := Says(CrossEncoderError("not open")), opens=opens)
     queue.start()
-    assert (await queue.check([("a", "b")], PATIENT_S)).refused == "cross_encoder_failed"
-    assert caplog.text.count("cannot be opened") == 1
+    for _ in range(2):
+        assert (await queue.check([("a", "b")], PATIENT_S)).refused == "cross_encoder_failed"
+    assert not scorer.calls
+    assert caplog.text.count("ERROR") == caplog.text.count("cannot be opened") == 1
     assert "model.onnx: no such file" in caplog.text
 
 
