@@ -96,6 +96,10 @@ class MeasuredPairScorer(TextPairScorer, Protocol):
     def failure(self) -> str:
         """Why it cannot be opened, '' where it can or was not tried."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it can score without being opened."""
+
     def open(self) -> None:
         """Open the model, which `scores` does otherwise. Raises CrossEncoderError."""
 

@@ -143,6 +143,11 @@ class CrossEncoder:
         """The first digits of the SHA-256 of all that makes the scores."""
         return self._version or self._ready().version
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened."""
+        return self._opened is not None
+
     def open(self) -> None:
         """Open the model and score one pair as a check, unless that was done. Raises CrossEncoderError."""
         self._ready()
@@ -155,9 +160,9 @@ class CrossEncoder:
                 if self._opened is None:
                     try:
                         self._opened = self._opens()
-                    except CrossEncoderError as error:
-                        self.failure = str(error)
-                        raise
+                    except Exception as error:
+                        self.failure = str(error) or repr(error)
+                        raise CrossEncoderError(self.failure) from error
         return self._opened
 
     def scores(self, pairs: Sequence[TextPair]) -> list[float]:
@@ -195,7 +200,7 @@ def _open(
 ) -> _Opened:
     """Open a model; check that its files are those of its data sheet, and that it scores. Raises CrossEncoderError."""
     config = _read_json(folder / "config.json")
-    digest, version = _digests(folder, model)
+    digest, version = digests_of_files(folder, model)
     if sheet.sha256 not in (None, digest):
         raise CrossEncoderError(
             f"{folder / SHEET}: its sha256 is not that of the graph beside it; install both files again"
@@ -353,9 +358,9 @@ def _means_same(name: str, count: int) -> bool:
     return plain in SAME or (count == 2 and plain == _BARE_SAME)
 
 
-def _digests(folder: Path, model: Path) -> tuple[str, str]:
+def digests_of_files(folder: Path, model: Path) -> tuple[str, str]:
     """Return the SHA-256 of the graph's file and the files of its weights, as if they were one; and the version: the
-    first digits of one over all that makes the scores.
+    first digits of one over all that makes the scores. Raises OSError.
     """
     graph, every = hashlib.sha256(), hashlib.sha256()
     buffer = memoryview(bytearray(_READ_AT_ONCE))  # whole, the weights would take 45 MB

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from gateway.config.backends import retirement
 
 if TYPE_CHECKING:
+    from cache.semantic.cross_encoder import MeasuredPairScorer
     from gateway.steps import Steps
     from gateway.tiers import Endpoint
 
@@ -64,7 +65,8 @@ def readiness(steps: Steps) -> dict[str, Any]:
     degraded += [] if steps.room is None else steps.room.degraded()
     if steps.telemetry.failing and store.status != "unconfigured":
         degraded.append(f"traces: not recorded ({steps.telemetry.failing})")
-    if (scorer := steps.models.cross_encoder) is not None and scorer.failure:
+    scorer = steps.models.cross_encoder
+    if scorer is not None and scorer.failure:
         degraded.append(f"cross-encoder: nothing that it would have to read is served; {scorer.failure}")
     index = steps.cache.index.state()
     if index.reason and store.status == "ok":
@@ -106,10 +108,15 @@ def readiness(steps: Steps) -> dict[str, Any]:
             for surface, state in learned.items()
         },
         "embedder": steps.embedder.embedder.name,
+        "cross_encoder": None if scorer is None else {"version": scorer.version, "state": _opened(scorer)},
         "classifier": steps.router.classifiers.default.version,
         "surfaces": {name: policy.version for name, policy in policies.items()},
         "policies": _policies(steps),
     }
+
+
+def _opened(scorer: MeasuredPairScorer) -> str:
+    return scorer.failure or ("open" if scorer.is_open else "not open yet")
 
 
 def _policies(steps: Steps) -> dict[str, Any]:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
+import shutil
 import time
 from pathlib import Path
 
 import httpx2
+import pytest
 import yaml
 
+from cache import shipped_cross_encoder
 from gateway.assembly import build
+from gateway.cli.main import main
 from gateway.config.launch import Launch
 from gateway.parts.hit_audits.audit import Audits
 from gateway.parts.hit_audits.groups import Batch, Label
@@ -84,3 +90,40 @@ async def test_a_service_without_its_key_is_degraded_where_a_surface_names_it(tm
         report = (await app.get("/readyz")).json()
     assert report["services"] == dict.fromkeys(services, "NO_KEY is not set")
     assert [line for line in report["degraded"] if "service" in line] == ["service named: NO_KEY is not set"]
+
+
+async def test_a_cross_encoder_that_is_not_open_yet_is_told(tmp_path: Path) -> None:
+    """Until it is, soon after the start: that is no fault, so it degrades nothing."""
+    pytest.importorskip("onnxruntime", reason="the encoders' libraries are not installed")
+    version = json.loads((shipped_cross_encoder() / "sheet.json").read_bytes())["files_version"]
+    async with in_process(tmp_path, "http://127.0.0.1:9/v1", settings={"cross_encoder": "default"}) as app:
+        began = (await app.get("/readyz")).json()
+        async with asyncio.timeout(30):
+            while (report := (await app.get("/readyz")).json())["cross_encoder"]["state"] != "open":
+                await asyncio.sleep(0.05)
+    assert began["cross_encoder"] == {"version": version, "state": "not open yet"}
+    assert report["cross_encoder"] == {"version": version, "state": "open"}
+    assert not [line for line in began["degraded"] + report["degraded"] if "cross-encoder" in line]
+
+
+async def test_a_damaged_cross_encoder_is_seen(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the check of the config, in the log once, and as degraded."""
+    pytest.importorskip("onnxruntime", reason="the encoders' libraries are not installed")
+    damaged = shutil.copytree(shipped_cross_encoder(), tmp_path / "model")
+    with (damaged / "model.onnx.data").open("r+b") as weights:
+        weights.seek(1_000_000)
+        weights.write(bytes(16))
+    said = "its sha256 is not that of the graph beside it"
+    async with in_process(tmp_path, "http://127.0.0.1:9/v1", settings={"cross_encoder": str(damaged)}) as app:
+        async with asyncio.timeout(30):
+            while (report := (await app.get("/readyz")).json())["cross_encoder"]["state"] == "not open yet":
+                await asyncio.sleep(0.05)
+    (line,) = [line for line in report["degraded"] if line.startswith("cross-encoder: ")]
+    assert said in line and said in report["cross_encoder"]["state"]
+    assert report["status"] == "degraded"
+    assert caplog.text.count("the cross-encoder cannot be opened") == caplog.text.count(said) == 1
+    at = ["--config", str(tmp_path / "tierline.yaml"), "--policies", str(tmp_path / "policies")]
+    assert await asyncio.to_thread(main, ["check", *at]) == 1
+    assert said in capsys.readouterr().out
