@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from rich.table import Table
 
 from cache.text.languages import ENGLISH, language_of
-from gateway.parts.encoders.cross_encoder import LANGUAGE_OFFSETS, READ_LANGUAGES, READ_SCRIPTS, SHEET
+from gateway.parts.encoders.cross_encoder import (
+    FILES_VERSION,
+    LANGUAGE_OFFSETS,
+    READ_LANGUAGES,
+    READ_SCRIPTS,
+    SHEET,
+    digests_of_files,
+)
 from gateway.parts.fit.curves import Flags, Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.libraries import require
@@ -147,10 +154,11 @@ def save_encoder(fit: CrossEncoderFit, tokenizer: Path, folder: Path, sheet: Map
         LANGUAGE_OFFSETS: dict(sorted(fit.offsets.items())),
         "figures": fit.figures,
     }
-    whole = {**sheet, "version": digest[:12], "sha256": digest, **stated}
     read = json.loads(tokenizer.read_text(encoding="utf-8")) | {"truncation": None, "padding": None}
     (folder / TOKENIZER).write_text(json.dumps(read, ensure_ascii=False), encoding="utf-8")
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
+    _, of_files = digests_of_files(folder, folder / MODEL)
+    whole = {**sheet, "version": digest[:12], "sha256": digest, FILES_VERSION: of_files, **stated}
     (folder / SHEET).write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return digest
 

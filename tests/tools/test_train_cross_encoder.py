@@ -137,6 +137,21 @@ def test_the_model_that_is_written_is_the_one_that_the_cache_loads(tmp_path: Pat
     assert served <= 0.05
 
 
+@needs("onnx", "the minilm extra is not installed")
+def test_the_sheet_states_the_version_of_the_files(tmp_path: Path) -> None:
+    """So that a gateway opens the model once it listens, as it does with the one that ships."""
+    from tests.support.cross_encoder import write_cross_encoder
+
+    start = write_cross_encoder(tmp_path / "start", nested=False)
+    fit = CrossEncoderFit((start / "model.onnx").read_bytes(), 0.9, {"en": 0.0}, {})
+    save_encoder(fit, start / "tokenizer.json", tmp_path / "made", {"what": "a test"})
+    sheet = json.loads((tmp_path / "made" / "sheet.json").read_text())
+    later = CrossEncoder.load(tmp_path / "made", later=True)
+    assert not later.is_open
+    later.open()
+    assert (later.is_open, later.version) == (True, sheet["files_version"])
+
+
 @needs("onnxruntime", "the minilm extra is not installed")
 def test_weights_use_seven_bits() -> None:
     """Eight overflow in sums of products on CPUs without VNNI, which then judge some pairs otherwise."""
