@@ -30,6 +30,8 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, get_args
 
 import orjson
 
+from policies.value_type import from_fields
+
 if TYPE_CHECKING:
     from policies.model import Output
 
@@ -285,6 +287,9 @@ class Features(NamedTuple):
         return self._replace(text=self.in_context, in_context="") if self.in_context else self
 
 
+_features: Final = from_fields(Features)
+
+
 def features_of_text(text: str) -> Features:
     """Return the features of a request that consists of this one message, as labelled prompts do."""
     return Features(text=text, turns=1, approx_tokens=int(estimated_tokens(text)) + 4)
@@ -306,19 +311,25 @@ def features_of(body: Mapping[str, Any]) -> Features:
             asked.append(part)
     response_format = body.get("response_format")
     tools = body.get("tools") or body.get("functions") or ()
-    return Features(
-        text=asked[-1] if asked else "",
-        turns=len(asked),
-        approx_tokens=int(tokens) + 4 * len(messages),
-        has_tools=bool(tools),
-        wants_json=isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
-        has_images=images > 0,
-        stream=bool(body.get("stream")),
-        tools=len(tools),
-        parallel_tools=bool(tools) and body.get("parallel_tool_calls") is True,
-        further=_further(body) if special or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
-        in_context=text_in_context(asked) if len(asked) > 1 else "",
-        earlier=tuple(asked[-2 : -_BACK - 2 : -1]),
+    several = len(asked) > 1
+    return _features(
+        (
+            asked[-1] if asked else "",
+            len(asked),
+            int(tokens) + 4 * len(messages),
+            bool(tools),
+            isinstance(response_format, dict) and response_format.get("type") in _JSON_FORMATS,
+            images > 0,
+            bool(body.get("stream")),
+            len(tools),
+            bool(tools) and body.get("parallel_tool_calls") is True,
+            _further(body) if special or not _SPECIAL_FIELDS.isdisjoint(body) else _NOTHING_FURTHER,
+            False,
+            text_in_context(asked) if several else "",
+            tuple(asked[-2 : -_BACK - 2 : -1]) if several else (),
+            None,
+            0,
+        )
     )
 
 
