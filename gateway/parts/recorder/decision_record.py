@@ -359,8 +359,9 @@ class DecisionRecorder:
         """Return the part of a request's record that holds its decision, as JSON values."""
         health = list(made.given.health.values())
         if (last := self._last) is None or last[0] is not made.policy or last[1] != health:
-            last = self._last = made.policy, health, self._basis_of(made), list(map(_of_health, health))
+            last = made.policy, health, self._basis_of(made), list(map(_of_health, health))
         _, _, (basis, blob), states = last
+        self._last = made.policy, health, (basis, blob), states  # these objects: equal ones are compared by field
         if time.monotonic() - self._written.get(basis, -math.inf) >= _AGAIN_S:
             self._due[basis] = blob
         out = None if made.decision is None else outcome_of(made.decision)
