@@ -10,7 +10,7 @@ have to read cold is a part of its expected time. A request that is steered to l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -167,20 +167,21 @@ def decide(policy: Policy, given: DecisionInput) -> Decision:
     reason += lacks
     costs = given.costs if policy.route.weigh_switching else None
     limit = budget_s if ttft_s is None else min(budget_s, ttft_s)
-    expected_s = partial(_expected_s, stream=features.stream, costs=costs)
     if costs and not health[start].unavailable:
         adequate = capable[capable.index(start) :]
         goes_on = _cheapest(adequate, health, costs)
         if goes_on != start and (
-            expected_s(health[goes_on]) <= limit or _in_time(adequate, health, expected_s, limit) == goes_on
+            _expected_s(health[goes_on], features.stream, costs) <= limit
+            or _in_time(adequate, given, costs, limit) == goes_on
         ):
             reason += f"; {_why_on(start, goes_on, costs)}"
             start = goes_on
-    quick = _in_time(capable[capable.index(start) :], health, expected_s, limit)
+    quick = _in_time(capable[capable.index(start) :], given, costs, limit)
     if quick == start or health[start].unavailable:
         return _with_health(start, capable, health, reason)
     decision = _with_health(quick, capable, health, reason)
-    return replace(decision, stand_in=_too_slow(health[start], features.stream, expected_s(health[start]), limit))
+    expected_s = _expected_s(health[start], features.stream, costs)
+    return replace(decision, stand_in=_too_slow(health[start], features.stream, expected_s, limit))
 
 
 def _steered(policy: Policy, given: DecisionInput, steering: Steering) -> Decision:
@@ -220,17 +221,15 @@ def _why_on(start: str, goes_on: str, costs: Mapping[str, TierCost]) -> str:
 
 
 def _in_time(
-    adequate: tuple[str, ...],
-    health: Mapping[str, TierHealth],
-    expected_s: Callable[[TierHealth], float],
-    limit_s: float,
+    adequate: tuple[str, ...], given: DecisionInput, costs: Mapping[str, TierCost] | None, limit_s: float
 ) -> str:
     """Return the cheapest adequate tier that is expected to answer in time; if there is none, the fastest of them."""
+    health, stream = given.health, given.features.stream
     first = health[adequate[0]]
-    if not first.unavailable and expected_s(first) <= limit_s:
+    if not first.unavailable and _expected_s(first, stream, costs) <= limit_s:
         return adequate[0]
     open_ = [name for name in adequate if not health[name].unavailable] or list(adequate)
-    expected = {name: expected_s(health[name]) for name in open_}
+    expected = {name: _expected_s(health[name], stream, costs) for name in open_}
     return next((name for name in open_ if expected[name] <= limit_s), min(open_, key=expected.__getitem__))
 
 

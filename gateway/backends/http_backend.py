@@ -308,9 +308,11 @@ class HttpBackend(ABC):
             request = await self._restored(request)
         may_learn = True
         while True:
-            encode = partial(self._encoded, prepare or self._prepare, request, left_out, stream=stream)
+            encoding = prepare or self._prepare, request, left_out, stream
             try:
-                body, sent, reader, dropped = await off_loop(encode) if request.large else encode()
+                body, sent, reader, dropped = (
+                    await off_loop(partial(self._encoded, *encoding)) if request.large else self._encoded(*encoding)
+                )
             except (AttributeError, LookupError, TypeError, ValueError) as unread:
                 raise self._untranslatable(unread) from unread
             headers = self._headers_for(request)
@@ -367,7 +369,7 @@ class HttpBackend(ABC):
         return False
 
     def _encoded(
-        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Any], *, stream: bool
+        self, prepare: Prepare, request: BackendRequest, left_out: Sequence[Any], stream: bool
     ) -> tuple[dict[str, Any], Payload, ReplyReader, tuple[str, ...]]:
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)

@@ -15,7 +15,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from functools import partial
 from os import urandom
 from typing import TYPE_CHECKING, Any, Final
@@ -57,8 +57,8 @@ class ExactLookup:
 
     async def plan(self, request: RequestContext) -> CachePlan:
         """Return what the cache may do. The plan's keys hash the whole body, for a large one in a thread."""
-        plan = partial(
-            self._cache.plan,
+        plan: Callable[..., Any] = partial(_in_thread, self._cache.plan) if request.large else self._cache.plan
+        planned = plan(
             request.body,
             request.policy,
             request.caller.owner,
@@ -71,7 +71,8 @@ class ExactLookup:
             own=request.native,
             large=request.large,
         )
-        return await off_loop(plan) if request.large else plan()
+        made: CachePlan = await planned if request.large else planned
+        return made
 
     async def find(self, request: RequestContext, plan: CachePlan, coalesced: CoalescedRequest | None) -> Hit | None:
         """Return the stored answer; None if there is none.
@@ -88,6 +89,10 @@ class ExactLookup:
             return None
         look = partial(self._cache.exact, plan, request.allowed_tiers())
         return end_lookup(hop, await (look() if coalesced is None else coalesced.look_up(look)))
+
+
+def _in_thread(work: Callable[..., CachePlan], *arguments: Any, **named: Any) -> Awaitable[CachePlan]:
+    return off_loop(partial(work, *arguments, **named))
 
 
 @value_type
