@@ -65,6 +65,9 @@ class SemanticIndex(Protocol):
         Of those below `at_least`, it may return only the first: nothing else needs them.
         """
 
+    def respaced(self, partition: str, question: str) -> Neighbour | None:
+        """Return an entry of the partition whose question differs in spaces alone; None where that takes a search."""
+
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
         """Return the store operations that add a record, or replace that of its key; they go with the entry's write."""
 
@@ -94,6 +97,13 @@ NewIndex = Callable[["Store", str, int, Callable[[], float]], SemanticIndex]
 def scope_in(partition: str) -> str:
     """Return the common prefix of the names of a scope's partitions and of its entries' keys: up to the hash tag."""
     return partition[: partition.find("}") + 1] or partition
+
+
+def single_spaced(text: str) -> str:
+    """Return a text with single spaces between its words, and none around it."""
+    while "  " in text:
+        text = text.replace("  ", " ")
+    return text.strip(" ")
 
 
 Counts = NDArray[np.unsignedinteger[Any]]
@@ -162,8 +172,8 @@ class Rows:
     """
 
     __slots__ = (
-        "_expires", "_keys", "_most", "_questions", "_row_of", "_scratch", "_sketches", "_soonest", "_sweep_at",
-        "_vectors",
+        "_expires", "_key_of", "_keys", "_most", "_questions", "_row_of", "_scratch", "_sketches", "_soonest",
+        "_sweep_at", "_vectors",
     )  # fmt: skip
 
     def __init__(self, dimension: int, most: int, scratch: Scratch) -> None:
@@ -177,6 +187,7 @@ class Rows:
         self._keys: list[str] = []
         self._questions: list[str] = []
         self._row_of: dict[str, int] = {}
+        self._key_of: dict[str, str] = {}  # by question in single spaces: of several, the key of the last
         self._sweep_at = self._soonest = np.inf
 
     def __len__(self) -> int:
@@ -196,6 +207,9 @@ class Rows:
         if row is None:
             row = self._append() if len(self._keys) < self._most and (grow or not self._keys) else self._take_over()
             self._row_of[key] = row
+        else:
+            self._forget_words(key, row)
+        self._key_of[single_spaced(question)] = key
         self._keys[row], self._questions[row] = key, question
         self._vectors[row] = np.rint(np.minimum(np.maximum(vector, -1.0), 1.0) * _SCALE)
         self._sketches[:, row] = _sketch(vector, len(self._sketches))
@@ -218,8 +232,15 @@ class Rows:
 
     def _take_over(self) -> int:
         row = int(self._expires[: len(self._keys)].argmin())
-        del self._row_of[self._keys[row]]
+        key = self._keys[row]
+        self._forget_words(key, row)
+        del self._row_of[key]
         return row
+
+    def _forget_words(self, key: str, row: int) -> None:
+        words = single_spaced(self._questions[row])
+        if self._key_of.get(words) == key:
+            del self._key_of[words]
 
     def remove_first_to_expire(self) -> int:
         """Remove the row that expires first; return the number of rows removed."""
@@ -230,6 +251,7 @@ class Rows:
         row = self._row_of.pop(key, None)
         if row is None:
             return 0
+        self._forget_words(key, row)
         last = len(self._keys) - 1
         last_key, last_question = self._keys.pop(), self._questions.pop()
         if row != last:
@@ -379,6 +401,19 @@ class ReplicaIndex:
         if (by := len(rows._keys) - before) != 0:
             self._grown(share, by)
         return neighbours
+
+    def respaced(self, partition: str, question: str) -> Neighbour | None:
+        """Return an entry whose question differs in spaces alone; see `SemanticIndex.respaced`."""
+        share = self._shares.get(scope := scope_in(partition))
+        rows = None if share is None else share.partitions.get(partition)
+        if share is None or rows is None or (key := rows._key_of.get(single_spaced(question))) is None:
+            return None
+        row = rows._row_of[key]
+        if rows._expires[row] <= self._clock():
+            return None
+        self._shares.move_to_end(scope)
+        share.partitions.move_to_end(partition)
+        return _neighbour((key, rows._questions[row], 1.0))
 
     def operations(self, record: IndexRecord) -> tuple[Append, ...]:
         """Return the entry to append to the index's stream in the store, from which every worker reads the record.

@@ -98,6 +98,7 @@ class ResponseCache:
         self.pending = Pending(store, self._keeper)
         self._entries = EntryReader(store, self._keeper.registry, self.pending, clock, self._later)
         self._candidates = SemanticMatcher(self.index, verifier, cross_encoder, bound, cosine_weight, turn_by_turn)
+        self.respaced = self._candidates.respaced
         self._chores: set[asyncio.Task[None]] = set()
         self.delayed = DelayedWrites(store, self._keeper.registry.forget)
         self._upkeep: list[asyncio.Task[None]] = []

@@ -49,6 +49,8 @@ async def answer(request: RequestContext, steps: Steps) -> Reply:
     with await steps.coalescer.enter(coalesced) as shared:  # 5: follow an answer under way, or lead
         if shared.reply is not None:
             return shared.reply
+        if hit := await steps.semantic_cache.find_respaced(request, plan):  # 7: just this question, spaced otherwise
+            return shared.publish(replay_hit(request, hit), hit)
         vector = await steps.embedder.vector_for(request, plan)  # 6
         async with steps.cascade.early(request, vector, steps.router) as early:  # owns an attempt beside the lookup
             near = await steps.semantic_cache.search(request, plan, vector)  # 7

@@ -258,6 +258,8 @@ class CachePlan:
     """Samples of a `HitBound` to compare the new answer with: added by the lookup, used when the answer is stored."""
     own_vector: Vector | None = None
     """The vector of the keys' `user_turns`, or of a last message that is rated in context; set by the caller."""
+    same_as: str = ""
+    """The stored question that differs from this one in spaces alone, where one was found without a vector."""
     _why_not_semantic: str | None = field(default=None, init=False, repr=False, compare=False)
     _language: str | None = field(default=None, init=False, repr=False, compare=False)
 
@@ -266,7 +268,7 @@ class CachePlan:
         """The language of the question, as far as it can be told; computed on demand, once."""
         if self._language is None:
             question = None if self.keys is None else self.keys.question
-            self._language = "" if question is None else language_of(question)
+            self._language = "" if question is None else language_of(self.same_as or question)
         return self._language
 
     def outranks(self, tier: str, other: str) -> bool:

@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
 
 
 _verdict = from_fields(Verdict)
-_EQUAL: Final = Verdict(1.0, "", "rule")
+EQUAL: Final = Verdict(1.0, "", "rule")
 
 
 class Scored(Protocol):
@@ -144,14 +144,14 @@ def decide_by(
                 refused = "script"
             return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "guards")
         if stored == asked or (cosine >= _SAME_WORDS_FROM and wording(stored) == wording(asked)):
-            return _EQUAL
+            return EQUAL
         if not (plain and stored.isascii() and asked.isascii()) and foreign(stored, asked):
             return Verdict(cosine, f"{GUARD}script", "verifier")
         written = stored, asked
         if languages_read is not None:
             stored, asked = languages_read.respelled(stored, asked)
         if written != (stored, asked) and wording(stored) == wording(asked):
-            return _EQUAL
+            return EQUAL
         if (tongue := language(asked)).code != ENGLISH or not stored.isascii() or not screening:
             other = language(stored)
             if not (tongue == other == plainest or (tongue.is_one_of(listed) and other.is_one_of(listed))):

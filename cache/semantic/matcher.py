@@ -12,9 +12,19 @@ import math
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cache.entry import Lookup, id_of
+from cache.entry import NO_DEMANDS, Lookup, id_of
+from cache.planning.eligibility import why_not_semantic
 from cache.semantic.cross_encoder import Checked
-from cache.semantic.decision import Decide, PairScorer, Shortlist, Verdict, decide_by, default_threshold, shortlist
+from cache.semantic.decision import (
+    EQUAL,
+    Decide,
+    PairScorer,
+    Shortlist,
+    Verdict,
+    decide_by,
+    default_threshold,
+    shortlist,
+)
 from cache.text.conversation import LONG, SEPARATOR
 from policies.value_type import from_fields
 
@@ -103,6 +113,28 @@ class SemanticMatcher:
         self._bound = bound
         self._cosine_weight = cosine_weight
         self._rules: dict[int, MatchRules] = {}
+
+    def respaced(self, plan: CachePlan) -> Candidates | None:
+        """Return the stored question that differs from the request's in spaces alone, which the rule serves, where one
+        is known without a search. None for conversations and long texts, which are compared in parts, and for a request
+        with conditions on the answer, which another question's may meet.
+        """
+        semantic, keys = plan.policy.semantic, plan.keys
+        if semantic is None or keys is None or not plan.read or plan.demands is not NO_DEMANDS:
+            return None
+        question = keys.question
+        if question is None or len(question) >= LONG or keys.user_turns:
+            return None
+        if self._verifier is None or semantic.verify == "none":
+            return None
+        near = self._index.current.respaced(keys.partition, question)
+        if near is None or not near.key.startswith(keys.scope):
+            return None
+        # Spaces change nothing in whether a question may have another's answer, and the stored one's is remembered.
+        if why_not_semantic(plan.policy, plan.body, plan.facts, near.question, plan.longest):
+            return None
+        plan.same_as = near.question
+        return _candidates((_best((near, EQUAL, _NOT_ASKED, ())), None, ()))
 
     async def search(self, keys: Fingerprint, vector: Vector, policy: CachePolicy) -> Candidates:
         """Return the best of the nearest neighbours without a veto (else the nearest), and which are left open.

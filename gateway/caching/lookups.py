@@ -115,12 +115,20 @@ class SemanticLookup:
         """Search in this cache."""
         self._cache = cache
 
+    async def find_respaced(self, request: RequestContext, plan: CachePlan) -> Hit | None:
+        """Return the stored answer to a question that differs in spaces alone; None if none is known or it may not be
+        served. Takes no vector; where such a question is known, there is no `search` after it.
+        """
+        if request.clamp is not None or (found := self._cache.respaced(plan)) is None:
+            return None
+        return await self.find(request, plan, SemanticSearch(request.trace.begin(names.CACHE_SEMANTIC), found))
+
     async def search(self, request: RequestContext, plan: CachePlan, vector: Vector | None) -> SemanticSearch:
         """Return the stored questions that may mean the same, for `find`. Calls no model.
 
         There is no lookup where there is no vector or the plan forbids semantic hits.
         """
-        if plan.why_not_semantic() or (vector := plan.vector_of(vector)) is None:
+        if plan.same_as or plan.why_not_semantic() or (vector := plan.vector_of(vector)) is None:
             return _NO_SEARCH
         hop = request.trace.begin(names.CACHE_SEMANTIC)
         found = await self._cache.search(plan, vector)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 
 import numpy as np
@@ -48,6 +49,38 @@ def test_the_nearest_come_first() -> None:
         assert [near.key for near in found] == [f"k{i}" for i in expected]
         assert abs(found[0].similarity - float(unit(expected[0]) @ target)) < 1e-4
         assert found[0].question == f"question {expected[0]}"
+
+
+def test_a_question_is_found_by_its_words_whatever_was_added_and_removed() -> None:
+    """Among all that live, and in its own partition alone."""
+    index, clock = make(per_partition=12)
+    chance = random.Random(3)
+    kept: dict[str, tuple[str, float]] = {}
+    rows = lambda: index._shares["p"].partitions["p"]  # noqa: E731
+    for _ in range(3000):
+        number = chance.randrange(40)
+        spaces = " " * chance.randint(1, 3)
+        if chance.random() < 0.2 and kept:
+            rows().remove(chance.choice(list(kept)))
+        elif chance.random() < 0.05:
+            clock.now += 5
+        else:
+            key = f"k{number}{len(spaces)}"
+            question = f"question{spaces}{number}{' ' * chance.randint(0, 1)}"
+            index.add(record(number, key=key, expires_at=clock.now + chance.randint(1, 90))._replace(question=question))
+        stored = rows()
+        kept = {key: (stored._questions[row], stored._expires[row]) for key, row in stored._row_of.items()}
+        words = {" ".join(question.split()) for question, _ in kept.values()}
+        assert set(stored._key_of) <= words and set(stored._key_of.values()) <= kept.keys()
+        assert index.respaced("other", f"question {number}") is None
+        found = index.respaced("p", f" question   {number} ")
+        if found is not None:
+            question, expires_at = kept[found.key]
+            assert found == (found.key, question, 1.0) and expires_at > clock.now
+            assert " ".join(question.split()) == f"question {number}"
+    index.add(record(1))
+    assert index.respaced("p", "question  1") == ("k1", "question 1", 1.0)
+    assert index.respaced("p", "question 1 2") is None
 
 
 def test_partitions_do_not_see_each_other() -> None:

@@ -78,6 +78,47 @@ async def test_a_failing_encoder_costs_no_request(
         assert (await app.ask(question + " there")).headers["x-tierline-path"] == "direct"
 
 
+async def test_a_question_spaced_otherwise_is_found_without_a_vector(
+    upstream: Upstream, store: LocalStore, tmp_path: Path
+) -> None:
+    """However many the spaces are; where its answer is gone, a model is asked, and the next one is found again."""
+    policies = {"chat": SEMANTIC.replace("semantic: {ttl: 1h}", "semantic: {ttl: 1h, audit: 0%}")}
+    asked, spaced = "Which chain fits my old frame?", "  Which      chain fits   my        old frame?"
+    async with in_process(tmp_path, upstream.url, store_url=store.url, policies=policies) as app:
+
+        async def found() -> Any:
+            """The first hit, each time spaced otherwise: a busy store may have no time for one."""
+            nonlocal spaced
+            async with asyncio.timeout(30):
+                while True:
+                    spaced += " "
+                    reply = await app.ask(spaced, {"x-tierline-cache": "only-if-cached"})
+                    if reply.status_code == 200:
+                        assert reply.headers["x-tierline-path"] == "cache-semantic"
+                        return reply
+
+        await app.ask(asked)
+        await app.kept(asked)
+        index = app.steps.cache.index
+        await eventually(lambda: len(index) == 1, 20, "the question in the index")
+        encoder, app.steps.embedder.embedder = app.steps.embedder.embedder, _Broken()
+        hit = await found()
+        async with asyncio.timeout(30):
+            while (record := await reader.find(app.steps.store, hit.headers["x-request-id"])) is None:
+                await asyncio.sleep(0.002)
+        (hop,) = [hop for hop in orjson.loads(record)["hops"] if hop["name"] == "cache.semantic"]
+        assert (hop["attributes"]["tierline.cache.stage"], hop["attributes"]["tierline.similarity"]) == ("rule", 1.0)
+        assert (await app.ask(spaced.replace("fits", "fits not"))).headers["x-tierline-path"] == "direct"
+        app.steps.embedder.embedder = encoder
+        (share,) = index.current._shares.values()
+        (near,) = [near for partition in share.partitions if (near := index.current.respaced(partition, asked))]
+        await app.steps.store.delete(near.key)
+        assert (await app.ask(f" {spaced}")).headers["x-tierline-path"] == "direct"
+        await app.kept(f" {spaced}")
+        await eventually(lambda: len(index) == 1, 20, "the question in the index again")
+        await found()
+
+
 async def test_the_secret_of_the_cache_hides_its_keys(
     upstream: Upstream, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,6 +70,10 @@ class VectorSetIndex:
         except (TypeError, ValueError, AttributeError):
             raise StoreUnavailable("error") from None
 
+    def respaced(self, partition: str, question: str) -> Neighbour | None:
+        """Return None: the questions are in the store; see SemanticIndex."""
+        return None
+
     def operations(self, record: IndexRecord) -> tuple[Command, ...]:
         """Return the operation that adds a record; see SemanticIndex."""
         now = self._clock()
@@ -175,6 +179,10 @@ class ChosenIndex:
             if error.reason == "index":
                 self.refused(str(error))
             raise
+
+    def respaced(self, partition: str, question: str) -> Neighbour | None:
+        """Return None: the questions are in the store; see SemanticIndex."""
+        return None
 
     def operations(self, record: IndexRecord) -> tuple[IndexOperation, ...]:
         """Return the operations that add a record; see SemanticIndex."""
