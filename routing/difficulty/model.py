@@ -29,13 +29,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from mmap import mmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +47,13 @@ from routing.difficulty.own_heads import OwnHeads
 from routing.difficulty.text_statistics import (
     BUCKETS,
     COUNTS,
+    SHAPE,
     CountRange,
     LexiconReading,
+    buckets_of,
     counts_of,
+    distinct,
     shortened,
-    terms_of,
     tokenise,
 )
 from routing.embedder import Embedder, EmbedderKind, bounded
@@ -91,6 +94,8 @@ _STEEPNESS: Final = 2.0
 
 Vector = NDArray[np.float32]
 
+_LEAST_LOGIT: Final = -700.0
+"""Below it the logistic function is 0, and the exponential that it takes may be too large for a number."""
 _NO_LINES: Final = np.zeros(0, np.intp)
 _NO_TERMS: Final = np.zeros(0, np.float32)
 
@@ -138,6 +143,23 @@ class Difficulty:
         """Return `p_adequate` of the tier at `position` in a ladder of `tiers`; start rules compare it."""
         known = len(self.p_right)
         return 1.0 - max(0.0, self.p_right[-1] - self.p_right[position * (known - 1) // max(tiers - 1, 1)])
+
+
+class KindNumbers(NamedTuple):
+    """What a model has for one kind, as `DifficultyModel` describes it; what is not multiplied, as plain numbers."""
+
+    rows: slice
+    """Its groups' rows of `heads`."""
+    columns: slice
+    """Its groups' columns of `word_weights`."""
+    count_weights: Vector
+    shift: list[float]
+    centroids: Vector
+    min_similarity: float
+    min_chars: int
+    limits: list[tuple[float, float]]
+    """Between which each count of the text's shape is not far outside."""
+    quantiles: list[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +214,31 @@ class DifficultyModel:
     """Heads fitted to a surface's own labels, which decide near those."""
     heads: Vector = field(init=False)
     """`kind_vectors` and `vector_weights` as one, so that a vector is multiplied once."""
-    centroids_of: tuple[Vector, ...] = field(init=False)
-    """Those of `centroids` that belong to each kind."""
-    steps: tuple[list[float], ...] = field(init=False)
-    """`quantiles` as plain numbers."""
+    biases: Vector = field(init=False)
+    """`kind_bias` and `bias` as one."""
+    of_kinds: tuple[KindNumbers, ...] = field(init=False)
+    """What is read of each kind alone."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "heads", np.vstack([self.kind_vectors, self.vector_weights]))
-        object.__setattr__(self, "centroids_of", tuple(np.split(self.centroids, self.starts[1:])))
-        object.__setattr__(self, "steps", tuple(self.quantiles.tolist()))
+        object.__setattr__(self, "biases", np.concatenate([self.kind_bias, self.bias]))
+        object.__setattr__(self, "of_kinds", tuple(map(self._numbers_of, range(len(self.kinds)))))
+
+    def _numbers_of(self, kind: int) -> KindNumbers:
+        """Cut what is read of one kind out of what is held of all."""
+        groups, tiers, ranges = self.groups_of[kind], self.tiers, self.count_range
+        rows = slice(groups.start * (tiers + 1), groups.stop * (tiers + 1))
+        return KindNumbers(
+            slice(len(self.kind_bias) + rows.start, len(self.kind_bias) + rows.stop),
+            slice(groups.start * tiers, groups.stop * tiers),
+            self.count_weights[rows],
+            self.shift[kind].tolist(),
+            np.split(self.centroids, self.starts[1:])[kind],
+            float(self.min_similarity[kind]),
+            int(self.min_chars[kind]),
+            list(zip(ranges.lowest[kind, :SHAPE].tolist(), ranges.highest[kind, :SHAPE].tolist(), strict=True)),
+            self.quantiles[kind].tolist(),
+        )
 
     @classmethod
     def load(cls, folder: Path, embedder: Embedder | None = None) -> DifficultyModel:
@@ -262,21 +300,24 @@ class DifficultyModel:
             features = features.as_rated
         reading = tokenise(bounded(features.text))
         counts = counts_of(features, reading)
-        by_vector = self.heads @ vector
+        clamped = self.count_range.clamped(counts)
+        logits = self.heads.dot(vector)
+        logits += self.biases
         terms = self._terms(reading)
-        kind, p_kind, inside = self._kind_of(by_vector, counts, terms, features)
+        kind, p_kind, inside = self._kind_of(logits, clamped, terms, features)
         name = "" if features.has_images else self.kinds[kind]  # an image's content is not in the text
-        if not self._near(kind, vector, counts, features):
-            heard = self.count_range.heard(counts, -1)
-            right = 1.0 / (1.0 + np.exp(-(self.general_counts @ heard + self.general_bias)))
-            rated = Difficulty(tuple(right.tolist()), False, self.version, name, None, p_kind)
+        if self._near(kind, vector, counts, features):
+            of_kind = self.of_kinds[kind]
+            rows = self._logits(kind, vector, logits, counts, clamped, terms)
+            quantile = None
+            if inside:
+                of_labels = _mixed(rows, [0.0] * self.tiers)
+                quantile = _quantile(of_kind.quantiles, of_labels[-1] - of_labels[0])
+            rated = Difficulty(tuple(_mixed(rows, of_kind.shift)), inside, self.version, name, quantile, p_kind)
         else:
-            logits = self._logits(kind, vector, by_vector, counts, terms)
-            both = np.array((logits, logits))  # as the labels' models have it, and those in use
-            both[1, :, :-1] += self.shift[kind]
-            of_labels, in_use = mix(both)
-            quantile = _quantile(self.steps[kind], float(of_labels[-1] - of_labels[0])) if inside else None
-            rated = Difficulty(tuple(in_use.tolist()), inside, self.version, name, quantile, p_kind)
+            general = self.general_counts.dot(self.count_range.heard(counts, -1)) + self.general_bias
+            right = tuple(map(_probability, general.tolist()))
+            rated = Difficulty(right, False, self.version, name, None, p_kind)
         own = self.own
         if own is None or features.has_images or not own.near(vector):
             return rated
@@ -289,13 +330,14 @@ class DifficultyModel:
         return self.assess(vector, features).p_right
 
     def _terms(self, reading: LexiconReading) -> tuple[NDArray[np.intp], Vector, Vector]:
-        """Return the line of each distinct term, what it weighs in the heads, and whether it is known (its rarity)."""
+        """Return the line of each distinct known term, what it weighs in the heads, and its rarity."""
         if not reading.words:
             return _NO_LINES, _NO_TERMS, _NO_TERMS
-        buckets, often = terms_of(reading)
-        lines = self.word_places.take(buckets).astype(np.intp)
+        places = self.word_places.take(buckets_of(reading))
+        places.sort()
+        lines, often = distinct(places[: places.searchsorted(len(self.word_weights))])
         rarity = self.rarity.take(lines)
-        return lines, shortened(often * rarity), rarity
+        return lines, shortened(rarity if often is None else often * rarity), rarity
 
     def _logits(
         self,
@@ -303,42 +345,41 @@ class DifficultyModel:
         vector: Vector,
         by_vector: Vector,
         counts: Vector,
+        clamped: Vector,
         terms: tuple[NDArray[np.intp], Vector, Vector],
-    ) -> Vector:
-        """Return the logits of each group of heads of this kind, shape (groups, tiers + 1)."""
-        groups = self.groups_of[kind]
-        rows = slice(groups.start * (self.tiers + 1), groups.stop * (self.tiers + 1))
-        ranges = self.count_range
+    ) -> list[list[float]]:
+        """Return the logits of each group of heads of this kind: `tiers` + 1 of each."""
+        numbers = self.of_kinds[kind]
         # Only among requests with tools is any near with a count far outside.
-        heard = ranges.heard(counts, kind) if self.kinds[kind] == TOOLS else ranges.clamped(counts, kind)
-        logits = by_vector[len(self.kind_bias) :][rows] + self.count_weights[rows] @ heard + self.bias[rows]
-        logits = logits.reshape(-1, self.tiers + 1)
+        heard = self.count_range.heard(counts, kind) if self.kinds[kind] == TOOLS else clamped[kind]
+        logits = (by_vector[numbers.rows] + numbers.count_weights.dot(heard)).reshape(-1, self.tiers + 1)
         if self.kinds[kind] == CHAT:
-            logits[:, :-1] += self.kernel_weights @ kernel(self.landmarks @ vector)
+            logits[:, :-1] += self.kernel_weights.dot(kernel(self.landmarks.dot(vector)))
         lines, weights, _ = terms
-        columns = slice(groups.start * self.tiers, groups.stop * self.tiers)
-        words = weights @ self.word_weights.take(lines, axis=0, mode="clip")[:, columns].astype(np.float32)
+        words = weights.dot(self.word_weights.take(lines, axis=0, mode="clip")[:, numbers.columns].astype(np.float32))
         logits[:, :-1] += words.reshape(-1, self.tiers)
-        return np.asarray(logits)
+        rows: list[list[float]] = logits.tolist()
+        return rows
 
     def _kind_of(
         self,
         by_vector: Vector,
-        counts: Vector,
+        clamped: Vector,
         terms: tuple[NDArray[np.intp], Vector, Vector],
         features: Features,
     ) -> tuple[int, float, bool]:
         """Return the number of the request's kind and its probability, and whether it lies in that kind's domain."""
         lines, _, rarity = terms
-        clamped = self.count_range.clamped(counts, -1)
-        logits = by_vector[: len(self.kind_bias)] + self.kind_counts @ clamped + self.kind_bias
-        logits += rarity @ self.kind_words.take(lines, axis=0, mode="clip").astype(np.float32)
-        among, domains = logits[: len(self.kinds)], logits[len(self.kinds) :]
+        logits = by_vector[: len(self.kind_bias)] + self.kind_counts.dot(clamped[-1])
+        logits += rarity.dot(self.kind_words.take(lines, axis=0, mode="clip").astype(np.float32))
+        numbers = logits.tolist()
+        among, domains = numbers[: len(self.kinds)], numbers[len(self.kinds) :]
         if features.has_tools and TOOLS in self.kinds:
             tools = self.kinds.index(TOOLS)
-            return tools, 1.0, bool(domains[tools] > 0)
-        kind = int(among.argmax())
-        return kind, float(1.0 / np.add.reduce(np.exp(among - among[kind]))), bool(domains[kind] > 0)
+            return tools, 1.0, domains[tools] > 0
+        most = max(among)
+        kind = among.index(most)
+        return kind, 1.0 / sum([math.exp(logit - most) for logit in among]), domains[kind] > 0
 
     def _near(self, kind: int, vector: Vector, counts: Vector, features: Features) -> bool:
         """Return whether the request resembles the labelled ones of this kind, by its vector and by every count."""
@@ -346,11 +387,32 @@ class DifficultyModel:
             return False
         if self.kinds[kind] == TOOLS and features.has_tools:
             return True
-        return bool(
-            len(features.text) >= self.min_chars[kind]
-            and np.maximum.reduce(self.centroids_of[kind] @ vector) >= self.min_similarity[kind]
-            and not self.count_range.far(counts, kind)
-        )
+        numbers = self.of_kinds[kind]
+        if len(features.text) < numbers.min_chars:
+            return False
+        cosines = numbers.centroids.dot(vector)
+        if cosines[cosines.argmax()] < numbers.min_similarity:
+            return False
+        shape = counts[:SHAPE].tolist()
+        return all(low <= count <= high for count, (low, high) in zip(shape, numbers.limits, strict=True))
+
+
+def _probability(logit: float) -> float:
+    """Return the logistic function of a logit."""
+    return 1.0 / (1.0 + math.exp(-logit)) if logit > _LEAST_LOGIT else 0.0
+
+
+def _mixed(rows: list[list[float]], shift: list[float]) -> list[float]:
+    """Return P(right) of each tier as `mix` does, of one text whose tiers' logits are moved by `shift`."""
+    if len(rows) == 1:
+        return [_probability(logit + moved) for logit, moved in zip(rows[0][:-1], shift, strict=True)]
+    most = max([row[-1] for row in rows])
+    weights = [math.exp(row[-1] - most) for row in rows]
+    total = sum(weights)
+    return [
+        sum([weight * _probability(row[tier] + moved) for row, weight in zip(rows, weights, strict=True)]) / total
+        for tier, moved in enumerate(shift)
+    ]
 
 
 def kernel(cosines: NDArray[Any]) -> NDArray[Any]:

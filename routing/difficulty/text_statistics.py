@@ -8,6 +8,7 @@ trick, Weinberger et al. 2009).
 
 from __future__ import annotations
 
+import math
 import re
 from array import array
 from dataclasses import dataclass
@@ -86,8 +87,8 @@ def _words_in(text: str) -> list[bytes]:
     return list(filterfalse(_SINGLE.__contains__, words))
 
 
-def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
-    """Return the distinct buckets of the terms, ascending, and 1 + log(frequency) of each; both of shape (terms,)."""
+def buckets_of(reading: LexiconReading) -> NDArray[np.uint32]:
+    """Return the bucket of each term, as often as it occurs."""
     words, asked = reading.hashes, reading.asked
     count = len(words)
     between = max(0, count - 1)
@@ -101,24 +102,32 @@ def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.floa
     if asked < count:
         np.bitwise_xor(words[asked:], _OF_CHOICES, out=hashes[count + between :])
     hashes &= _BUCKET
+    return hashes
+
+
+def distinct(numbers: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.float32] | None]:
+    """Return the distinct ones of ascending numbers, and 1 + log(frequency) of each; None where each occurs once."""
     # As np.unique does it, which calls ten functions of Python.
-    hashes.sort()
-    changes = hashes[1:] != hashes[:-1]
-    if np.logical_and.reduce(changes):
-        once = np.empty(len(hashes), np.float32)
-        once.fill(1)
-        return hashes.astype(np.intp), once
-    firsts = np.empty(len(hashes) + 1, np.bool_)
+    changes = numbers[1:] != numbers[:-1]
+    if changes.all():
+        return numbers.astype(np.intp), None
+    firsts = np.empty(len(numbers) + 1, np.bool_)
     firsts[0] = firsts[-1] = True
     firsts[1:-1] = changes
     (places,) = firsts.nonzero()
     often = places[1:] - places[:-1]
-    return hashes.take(places[:-1]).astype(np.intp), (np.log(often) + 1).astype(np.float32)
+    return numbers.take(places[:-1]).astype(np.intp), (np.log(often) + 1).astype(np.float32)
+
+
+def terms_of(reading: LexiconReading) -> tuple[NDArray[np.intp], NDArray[np.float32]]:
+    """Return the distinct buckets of the terms, ascending, and 1 + log(frequency) of each; both of shape (terms,)."""
+    buckets, often = distinct(np.sort(buckets_of(reading)))
+    return buckets, np.ones(len(buckets), np.float32) if often is None else often
 
 
 def shortened(weights: NDArray[np.float32]) -> NDArray[np.float32]:
     """Scale the weights to norm 1; where their norm is below ENOUGH, divide by that, so that short texts count less."""
-    return weights / np.float32(max(ENOUGH, float(np.sqrt(weights @ weights))))
+    return weights / np.float32(max(ENOUGH, math.sqrt(weights.dot(weights))))
 
 
 COUNTS: Final = (
@@ -192,8 +201,8 @@ class CountRange:
         """Return whether a text with these counts, shape (len(COUNTS),), has one far outside of a row, or of each."""
         return np.asarray(np.logical_or.reduce((counts < self.lowest[row]) | (counts > self.highest[row]), axis=-1))
 
-    def clamped(self, counts: NDArray[Any], row: int) -> NDArray[Any]:
-        """Return the counts clamped to a row's ends, shape (..., len(COUNTS))."""
+    def clamped(self, counts: NDArray[Any], row: int | slice = _ALL) -> NDArray[Any]:
+        """Return the counts clamped to a row's ends, shape (..., len(COUNTS)), or to those of each."""
         return np.asarray(np.minimum(np.maximum(counts, self.low[row]), self.high[row]))
 
     def heard(self, counts: NDArray[Any], row: int) -> NDArray[Any]:
