@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import httpx2
 import yaml
 
 from tests.support.gateway import ROOT, Gateway, config, environment, running, write_policies
@@ -142,7 +143,14 @@ def bench_gateway(
         tier["backends"][0]["max_in_flight"] = 1024
     (folder / "tierline.yaml").write_text(yaml.safe_dump(deployment, sort_keys=False))
     with running(folder, environment(HOSTED_KEY="sk-bench", **env), launcher=launcher) as gateway:
+        until(lambda: _model_is_open(gateway.port), 60)
         yield gateway
+
+
+def _model_is_open(port: int) -> bool:
+    """Return whether no cross-encoder is still to be opened: its time and memory would be taken for a request's."""
+    model = httpx2.get(f"http://127.0.0.1:{port}/readyz").json().get("cross_encoder") or {}
+    return model.get("state") != "not open yet"
 
 
 def gateway_service(gateway: Gateway) -> Service:
