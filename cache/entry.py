@@ -63,6 +63,8 @@ class CacheEntry(NamedTuple):
     origin: str = ""
     dropped: tuple[str, ...] = ()
     tags: tuple[tuple[str, str], ...] = ()
+    in_doubt: bool = False
+    """Whether it is kept for a short time alone, because the answer may depend on when it is asked."""
 
 
 _entry: Final = from_fields(CacheEntry)
@@ -126,9 +128,10 @@ _LARGEST = 64 << 20
 """Maximum bytes that a payload may inflate to: far above any entry, and small enough for memory."""
 
 
-_NO_PACE: Final = (None, None)
-"""Stands in the bytes of an entry where earlier versions have how fast it came."""
-_PACE: Final = slice(10, 12)
+_DOUBT: Final = 10
+"""Place in the bytes of an entry, behind its length, of `in_doubt`: true or null. Earlier versions have two numbers
+there, how fast it came; the place of the second one is left empty.
+"""
 
 
 class CorruptEntry(Exception):
@@ -155,7 +158,7 @@ def encode(key: str, entry: CacheEntry) -> bytes:
     length, payload = _deflated(entry.body) if len(entry.body) >= _DEFLATE_FROM else (0, entry.body)
     meta = (
         key, length, entry.tier, entry.backend, entry.model, entry.surface, entry.policy, entry.confidence,
-        entry.created_at, entry.expires_at, entry.question, entry.cost_usd, *_NO_PACE,
+        entry.created_at, entry.expires_at, entry.question, entry.cost_usd, entry.in_doubt or None, None,
         entry.similarity, entry.score, entry.origin, entry.dropped, entry.tags,
     )  # fmt: skip
     return _frame(_ENTRY, meta, payload)
@@ -173,7 +176,8 @@ def decode(key: str, data: bytes) -> CacheEntry:
         fields[-2] = tuple(fields[-2])
     except (TypeError, ValueError):
         raise CorruptEntry("tags") from None
-    del fields[_PACE]
+    fields.append(fields[_DOUBT] is True)
+    del fields[_DOUBT : _DOUBT + 2]
     return _entry((body, *fields))
 
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from policies.model import Policy
 
 log = logging.getLogger("tierline.cache")
-_OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similarity"})
+_OF_THE_REQUEST: Final = frozenset({"tier", "max-age", "min-fresh", "min-similarity", "in_doubt"})
 """Reasons against a stored answer that hold for one request only."""
 
 _MAX_CHORES = 1_000
@@ -193,6 +193,7 @@ class ResponseCache:
         if semantic is None or keys is None or keys.question is None:
             return Lookup("bypass")
         passed: Lookup | None = None
+        longest_s = math.inf
         while True:
             best = await self._candidates.check(candidates, keys.question, semantic, left_s)
             certain = needed or not plan.write or allowed_tiers is not None or plan.demands is not NO_DEMANDS
@@ -207,7 +208,10 @@ class ResponseCache:
             if isinstance(entry, CacheEntry) and entry.question != near.question:
                 entry = Lookup("miss", reason="index_disagrees")
             if isinstance(entry, CacheEntry):
-                break
+                longest_s = eligibility.longest_kept(plan.policy, plan.body, plan.facts)
+                if self._clock() - entry.created_at < longest_s:
+                    break
+                entry = Lookup("miss", reason="in_doubt")
             if entry.reason in {"absent", "expired", "corrupt", "index_disagrees"}:
                 with contextlib.suppress(StoreUnavailable):
                     await self.index.forget(keys.partition, near)
@@ -223,7 +227,9 @@ class ResponseCache:
             candidates, left_s = others, left_s - best.checked.waited_s
         if plan.write and allowed_tiers is None and plan.demands is NO_DEMANDS:
             # A restricted request may have missed a better answer under the exact key: it must not overwrite that.
-            self._back_fill(plan, near, verdict.score, entry, semantic.ttl)
+            self._back_fill(
+                plan, near, verdict.score, entry, min(semantic.ttl, longest_s), in_doubt=longest_s < math.inf
+            )
         hit = self._hit("semantic", near.key, entry, near.similarity, verdict.score)
         return with_neighbour(best, Lookup("hit", hit))
 
@@ -296,7 +302,9 @@ class ResponseCache:
                 self.index.current.kept(write.record)
         return ""
 
-    def _back_fill(self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float) -> None:
+    def _back_fill(
+        self, plan: CachePlan, near: Neighbour, score: float, entry: CacheEntry, ttl_s: float, *, in_doubt: bool
+    ) -> None:
         """Store a semantic hit under the exact key too, for its remaining lifetime: a copy never lives longer.
 
         A lease that is released after this is gone only when the copy is there.
@@ -311,6 +319,7 @@ class ResponseCache:
                 score=score,
                 origin=near.key.rpartition(ENTRY)[2],
                 tags=tuple(sorted({**dict(own), **dict(entry.tags)}.items())),
+                in_doubt=in_doubt or entry.in_doubt,
             )
             self.delayed.add(self._keeper.shelved(plan, copy, left))
 

@@ -20,7 +20,7 @@ import numpy as np
 import orjson
 
 from cache.entry import CacheEntry, IndexRecord, StoredAnswer, encode
-from cache.planning.eligibility import LONGEST_QUESTION
+from cache.planning.eligibility import LONGEST_QUESTION, longest_kept
 from cache.scopes.scope import Caps, Registry, put
 from cache.store.base import Operation, Release, Store, StoreUnavailable
 
@@ -237,6 +237,8 @@ class WritePlanner:
         ttl = max(exact.ttl if exact else 0.0, semantic.ttl if semantic else 0.0)
         if ttl <= 0:
             return "policy"
+        longest = longest_kept(plan.policy, plan.body, plan.facts)
+        ttl = min(ttl, longest)
         now = self._clock()
         return CacheEntry(
             body=body,
@@ -252,6 +254,7 @@ class WritePlanner:
             cost_usd=answer.cost_usd,
             dropped=answer.dropped,
             tags=(plan.tags.versions or ()) if plan.tags is not None else (),
+            in_doubt=longest < math.inf,
         )
 
     def prepared(self, keep: CacheWrite) -> PlannedWrite:
@@ -264,7 +267,8 @@ class WritePlanner:
         if keys is None or semantic is None or keep.vector is None or not keep.findable:
             return PlannedWrite(kept)
         data = np.asarray(keep.vector, "<f4").tobytes()
-        record = IndexRecord(keys.partition, keys.key, entry.question, entry.created_at + semantic.ttl, data)
+        until = min(entry.expires_at, entry.created_at + semantic.ttl)
+        record = IndexRecord(keys.partition, keys.key, entry.question, until, data)
         return PlannedWrite((*kept, *self._index.current.operations(record)), record)
 
     def shelved(self, plan: CachePlan, entry: CacheEntry, left_s: float, lease: str = "") -> tuple[Command, ...]:

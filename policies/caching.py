@@ -19,7 +19,8 @@ CACHE_NAMES: Final = (
 
 A request without `temperature` leaves it to the model's provider (1 with OpenAI), and so for `top_p` and `seed`: no
 comparison with such a value holds, so `temperature > 1` applies only to requests that set it. `n` is 1 if not set.
-`volatile`: the last user message asks for what depends on when it is asked: news, weather, prices, what is open.
+`volatile`: the last user message surely asks for what depends on when it is asked: news, weather, prices, what is open;
+where that is in doubt, no rule holds and `doubt_ttl` bounds how long the answer is kept.
 """
 TAG = re.compile(r"[A-Za-z0-9._:/@+#=-]{1,64}")
 """Format of a tag, the name of a source of answers."""
@@ -99,6 +100,9 @@ class CachePolicy(Section):
     never: tuple[CacheRule, ...] = ()
     """Requests for which one of these rules holds are not answered from the store, and their answers are neither stored
     nor shared with concurrent equal requests."""
+    doubt_ttl: Seconds = 300.0
+    """How long an answer is kept at most where a rule of `never` names `volatile` and would hold, but it is in doubt
+    whether the text is; 0 keeps none."""
     store_tool_calls: bool = False
     """Whether answers that call tools are stored: repeating a call may have another effect."""
     coalesce: bool = True

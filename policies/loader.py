@@ -53,7 +53,7 @@ _LATER: Final[Mapping[str, object]] = {
     "tier_fields": {},
 }
 """Keys that came later, with their defaults: left out of the version where they have those, so that it stays."""
-_LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": ""}
+_LATER_WITHIN: Final[Mapping[str, object]] = {"set": {}, "force": {}, "instruction": "", "doubt_ttl": 300.0}
 """The same of keys within sections."""
 _TAKEN_OUT: Final = (False, "at_once")
 """The values of two keys that were taken out and are in every version, so that it stays."""

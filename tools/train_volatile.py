@@ -3,8 +3,8 @@
 A logistic regression over hashed words and parts of words (`cache.planning.volatile`). It is fitted to the texts in
 `volatile/*.toml` and, as texts that are not volatile, to the wordings of the families of questions but for those that a
 fit without their family finds volatile. Of a volatile text with several sentences the one that looks most volatile is
-fitted, of others all. The threshold is chosen on the texts by fits that have not seen their line: it is the score at
-which the share of volatile ones below it and that of others above it are least together.
+fitted, of others all. The thresholds are chosen on the texts by fits that have not seen their line: from `threshold`
+on, `_BARRED` of the lines that are not volatile lie; below `doubt`, `_PASSED` of the volatile ones.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _BITS: Final = 20
 _FOLDS: Final = 5
 _FILLINGS: Final = 8
 _STRENGTH: Final = 5.0  # inverse of the L2 penalty
-_OF_FAMILIES: Final = 0.3  # weight of a wording of a family, beside 1 of a line
+_OF_FAMILIES: Final = 0.1  # weight of a wording of a family, beside 1 of a line
 _LOOKS_VOLATILE: Final = -1.0  # log-odds from which a wording of a family is left out
 _ROUNDS: Final = 3
-_STALE: Final = 1.25  # cost of serving a volatile text, beside 1 of barring another
+_BARRED: Final = 0.02  # share of lines that are not volatile with a score of `threshold` or more
+_PASSED: Final = 0.10  # share of volatile lines with a score below `doubt`
 
 
 class _Sentences:
-    """The sentences of texts as a sparse matrix of hashed features."""
+    """The sentences of texts as a sparse matrix of hashed features: of those rows of the table that they have."""
 
     def __init__(self, texts: Sequence[LabelledText]) -> None:
         from scipy.sparse import csr_matrix
@@ -55,8 +56,15 @@ class _Sentences:
                 columns += of
                 values += worth
                 owner.append(number)
-        self.matrix = csr_matrix((values, (rows, columns)), shape=(len(owner), 1 << _BITS), dtype=np.float32)
+        self._seen, places = np.unique(columns, return_inverse=True)
+        self.matrix = csr_matrix((values, (rows, places)), shape=(len(owner), len(self._seen)), dtype=np.float32)
         self.owner: NDArray[np.intp] = np.array(owner)
+
+    def table(self, weights: Floats) -> Floats:
+        """Return the whole table of weights, with 0 for what no sentence has."""
+        whole = np.zeros(1 << _BITS)
+        whole[self._seen] = weights
+        return whole
 
     def highest(self, scores: Floats, count: int) -> Floats:
         """Return the highest score among each text's sentences."""
@@ -97,11 +105,17 @@ def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress
         scores = _left_out(sentences, volatile, weight, fold, on_progress, _FOLDS)
         table_, bias = _fit(sentences, volatile, weight)
     on_progress("fitting", 2 * _FOLDS + 1, 2 * _FOLDS + 1)
-    threshold = chosen_threshold(scores[~family], volatile[~family], weight[~family])
-    rounded, scale = _as_integers(table_)
+    doubt, threshold = chosen_thresholds(scores[~family], volatile[~family], weight[~family])
+    rounded, scale = _as_integers(sentences.table(table_))
     figures = {
-        "lines_left_out": _shares(scores[~family] >= threshold, volatile[~family], [text.language for text in own]),
-        "families_left_out": {"barred": float((scores[family] >= threshold).mean()), "n": int(family.sum())},
+        "lines_left_out": _shares(
+            scores[~family], doubt, threshold, volatile[~family], [text.language for text in own]
+        ),
+        "families_left_out": {
+            "barred": round(float((scores[family] >= threshold).mean()), 4),
+            "in_doubt": round(float(((scores[family] >= doubt) & (scores[family] < threshold)).mean()), 4),
+            "n": int(family.sum()),
+        },
     }
     facts = {
         "licence": "Apache-2.0: all texts were written for this project",
@@ -120,6 +134,7 @@ def train_volatile(out: Path, seed: int, remade: Remade, on_progress: OnProgress
         "scale": scale,
         "bias": bias,
         "threshold": threshold,
+        "doubt": doubt,
         "figures": figures,
     }
     write_artefact(out, {"volatile.safetensors": data}, "volatile.json", sheet)
@@ -158,22 +173,33 @@ def _fit(sentences: _Sentences, volatile: Flags, weight: Floats) -> tuple[Floats
     return model.coef_[0].astype(np.float64), float(model.intercept_[0])
 
 
-def chosen_threshold(scores: Floats, volatile: Flags, weight: Floats) -> float:
-    """Return the score at which the volatile texts below it, `_STALE` times, and the others above it are fewest."""
+def chosen_thresholds(scores: Floats, volatile: Flags, weight: Floats) -> tuple[float, float]:
+    """Return the score below which `_PASSED` of the volatile texts lie, and the one above which `_BARRED` of the others
+    do, by their weights: the first is no higher than the second.
+    """
+    threshold = _quantile(scores[~volatile], weight[~volatile], 1 - _BARRED)
+    return min(threshold, _quantile(scores[volatile], weight[volatile], _PASSED)), threshold
+
+
+def _quantile(scores: Floats, weight: Floats, share: float) -> float:
+    """Return the least score up to which this share of the weight lies."""
     order = np.argsort(scores)
-    missed = np.cumsum(np.where(volatile, weight, 0.0)[order]) / weight[volatile].sum()
-    barred = 1 - np.cumsum(np.where(volatile, 0.0, weight)[order]) / weight[~volatile].sum()
-    at = int(np.argmin(_STALE * missed + barred))
-    return float(scores[order][min(at + 1, len(order) - 1)])
+    below = np.cumsum(weight[order])
+    return float(scores[order][np.searchsorted(below, share * below[-1])])
 
 
-def _shares(barred: Flags, volatile: Flags, languages: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return by language the share of volatile texts that is served and of others that is barred."""
+def _shares(
+    scores: Floats, doubt: float, threshold: float, volatile: Flags, languages: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Return by language the share of volatile texts that is kept, of others that is barred, and of both in doubt."""
     spoken = np.array(languages)
+    barred, doubtful = scores >= threshold, (scores >= doubt) & (scores < threshold)
     return {
         name: {
-            "served": round(float((~barred)[volatile & at].mean()), 4),
+            "kept": round(float((scores < doubt)[volatile & at].mean()), 4),
+            "volatile_in_doubt": round(float(doubtful[volatile & at].mean()), 4),
             "barred": round(float(barred[~volatile & at].mean()), 4),
+            "others_in_doubt": round(float(doubtful[~volatile & at].mean()), 4),
         }
         for name in ("all", *sorted(set(languages)))
         if (at := np.ones(len(spoken), bool) if name == "all" else spoken == name).any()
@@ -211,12 +237,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         remade = Remade((*parser.prog.split(), "--seed", str(args.seed)), tuple(args.note or ()))
         sheet = train_volatile(args.out, args.seed, remade, on_progress)
-        made = table("language", "volatile, served", "not volatile, barred")
+        made = table("language", "volatile: kept", "in doubt", "not volatile: barred", "in doubt")
         for name, shares in sheet["figures"]["lines_left_out"].items():
-            made.add_row(name, f"{shares['served']:.1%}", f"{shares['barred']:.1%}")
+            made.add_row(name, *(f"{share:.1%}" for share in shares.values()))
+        families = sheet["figures"]["families_left_out"]
         done = [
-            f"of the families' wordings left out {sheet['figures']['families_left_out']['barred']:.1%} are barred",
-            f"written to {args.out}, version {sheet['sha256'][:12]}, threshold {sheet['threshold']:.3f}",
+            f"of the families' wordings {families['barred']:.1%} are barred, {families['in_doubt']:.1%} in doubt",
+            f"written to {args.out}, version {sheet['sha256'][:12]}, from {sheet['doubt']:.3f} on in doubt, "
+            f"from {sheet['threshold']:.3f} on barred",
         ]
         return Report(sheet, [made], title="lines left out, each by a fit without it", done=done)
 

@@ -49,10 +49,13 @@ class LabelledText:
         return self.label != "never"
 
 
-def filled_texts(folder: Path, fillings: int, seed: int, *, around: bool = False) -> list[LabelledText]:
+def filled_texts(
+    folder: Path, fillings: int, seed: int, *, made_up: int = 0, around: bool = False
+) -> list[LabelledText]:
     """Return the texts of all files in a folder, each line with `fillings` choices of its slots. Raises DataError.
 
-    With `around`, each line comes once more between other sentences.
+    A line with slots comes `made_up` times more with names that nobody knows in them, so that a fit goes by the line;
+    with `around`, each line comes once more between other sentences.
     """
     texts, neutral = list[LabelledText](), dict[str, list[str]]()
     for path in sorted(folder.glob("*.toml")):
@@ -65,7 +68,7 @@ def filled_texts(folder: Path, fillings: int, seed: int, *, around: bool = False
                 if label not in LABELS:
                     raise DataError(f"{path}: texts.{label}: a label is one of {', '.join(LABELS)}")
                 for line in filter(None, map(str.strip, lines.splitlines())):
-                    made = _filled(line, slots, fillings, Random(f"{seed}{language}{line}"))  # noqa: S311
+                    made = _filled(line, slots, fillings, made_up, Random(f"{seed}{language}{line}"))  # noqa: S311
                     origin = f"{language}: {line}"
                     texts += [LabelledText(text, label, language, origin, len(made) ** -0.5) for text in made]
         except KeyError as missing:
@@ -87,9 +90,21 @@ def _among(text: str, neutral: Sequence[str], draw: Random) -> str:
     return " ".join((*others[:at], ended, *others[at:]))
 
 
-def _filled(line: str, slots: dict[str, list[str]], fillings: int, draw: Random) -> list[str]:
-    count = fillings if _SLOT.search(line) else 1
-    return sorted({_SLOT.sub(lambda slot: draw.choice(slots[slot[1]]).strip(), line) for _ in range(count)})
+def _filled(line: str, slots: dict[str, list[str]], fillings: int, made_up: int, draw: Random) -> list[str]:
+    if not _SLOT.search(line):
+        return [line]
+    known = {_SLOT.sub(lambda slot: draw.choice(slots[slot[1]]).strip(), line) for _ in range(fillings)}
+    return sorted(known | {_SLOT.sub(lambda slot: _made_up(slots[slot[1]], draw), line) for _ in range(made_up)})
+
+
+def _made_up(values: Sequence[str], draw: Random) -> str:
+    """Return a name made of pieces of three values; one of the values where they have digits, which mean something."""
+    names = [draw.choice(values).strip() for _ in range(3)]
+    if any(map(str.isdecimal, "".join(names))):
+        return names[0]
+    starts = [draw.randrange(max(1, len(name) - 2)) for name in names]
+    pieces = (name[start : start + draw.randint(2, 4)] for name, start in zip(names, starts, strict=True))
+    return "".join(pieces).replace(" ", "")
 
 
 def texts_of_families(seed: int, weight: float) -> list[LabelledText]:

@@ -1,23 +1,26 @@
 """Decide which requests may be answered from the cache, and by which cache. Rules only, no I/O.
 
 exact      where the policy has it, unless one of its `never` rules holds.
-semantic   the same, and the request must be one question that is complete in itself and whose answer does not change
-           by the day: no tools, images, seed, logprobs or n > 1, no temperature above the policy's; no follow-up (`and
-           the second one?`); nothing volatile (`cache.planning.volatile`: is the shop open?); no text to work on
+semantic   the same, and the request must be one question that is complete in itself: no tools, images, seed, logprobs
+           or n > 1, no temperature above the policy's; no follow-up (`and the second one?`); no text to work on
            (`translate ...`, quotes, code); not too long. `tests.bench.measure_cache --gates` measures each rule.
+
+A rule of `never` may name `volatile` (`cache.planning.volatile`: is the shop open?), which holds where the head is
+sure. Where it is in doubt and the rule would hold, both caches keep the answer for the policy's `doubt_ttl` at most.
 
 `cache.write` decides which answers may be stored.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from cache.planning.volatile import is_volatile
+from cache.planning.volatile import Volatility, volatility_of
 from cache.text.languages import ForeignReading, readings_of
 from cache.text.reading import FAINT, LISTS, text_words
 from cache.text.thesaurus import groups_of, word_set
@@ -95,10 +98,28 @@ def why_not_any(policy: CachePolicy, body: Mapping[str, Any], facts: RequestFact
         values = never_values(body, facts)
         for rule in policy.never:
             if _VOLATILE in rule.names and _VOLATILE not in values:
-                values[_VOLATILE] = is_volatile(facts.text)
+                volatility = volatility_of(facts.text)
+                values[_VOLATILE] = volatility != "stable" and counts_as_volatile(policy, volatility)
             if rule.holds(values):
                 return f"never: {rule.source}"
     return ""
+
+
+def counts_as_volatile(policy: CachePolicy, volatility: Volatility) -> bool:
+    """Return the value of `volatile` in a rule: whether it is sure, or in doubt and the policy keeps nothing then."""
+    return volatility == "volatile" or (volatility == "doubtful" and not policy.doubt_ttl)
+
+
+def longest_kept(policy: CachePolicy, body: Mapping[str, Any], facts: RequestFacts) -> float:
+    """Return for how many seconds the answer to a request that `why_not_any` has passed may be served.
+
+    Infinite unless a rule of `never` would hold if the text were volatile, and it may be.
+    """
+    for rule in policy.never:
+        may_hold = _VOLATILE in rule.names and volatility_of(facts.text) != "stable"
+        if may_hold and rule.holds({**never_values(body, facts), _VOLATILE: True}):
+            return policy.doubt_ttl
+    return math.inf
 
 
 def why_not_semantic(
@@ -287,7 +308,6 @@ _RULES: Final[tuple[tuple[str, str, Callable[[_QuestionWords], bool]], ...]] = (
     (_FOLLOW_UP, "continues", _continues),
     (_FOLLOW_UP, "points back", _points_back),
     (_FOLLOW_UP, "in another language", _hangs),
-    ("volatile", "", lambda question: is_volatile(question.text)),
     ("payload", "language", _of_language),
     ("payload", "signs", _has_signs),
     ("payload", "colon", _introduces),

@@ -1,12 +1,15 @@
 """Say whether the answer to a text depends on when it is asked: a linear head over words and parts of words.
 
+It gives a score, and two thresholds: from `threshold` on the text is volatile, from `doubt` on it may be.
+
 The head is one table of weights. Each feature (a word, a part of a word, two words in a row, the first word of the
 sentence with another) is hashed to a row of it, so there is neither a vocabulary nor an embedding, and a word with its
 parts has one weight, which is remembered. `tools.train_volatile` fits the table to the texts in `tools/volatile`. A
 text is judged sentence by sentence (`sentences_of`), and the highest score counts.
 
 The artefact is two files:
-    volatile.json          the data sheet: training, data, quality; `sha256` of the table; `bias`, `scale`, `threshold`
+    volatile.json          the data sheet: training, data, quality; `sha256` of the table; `bias`, `scale`, and the
+                           thresholds
     volatile.safetensors   `weights`, int16, (2 to the power of `bits`,); a weight is `scale` times its number
 """
 
@@ -21,7 +24,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from operator import mul
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 from cache.text.reading import letters_of, text_letters
@@ -29,21 +32,24 @@ from cache.text.reading import letters_of, text_letters
 ARTEFACT: Final = Path(__file__).parent.parent / "artefacts" / "volatile"
 _END: Final = 1_000
 """Characters read of each end of a longer text: a document with a question at one end."""
-_SENTENCE_END: Final = re.compile(r"[.!?。！？؟\n]")
-_BETWEEN: Final = re.compile(r"(?<=[.!?])\s+|(?<=[。！？؟])\s*|\n+")
+_SENTENCE_END: Final = re.compile(r"[.!?।。！？؟\n]")
+_BETWEEN: Final = re.compile(r"(?<=[.!?।])\s+|(?<=[。！？؟])\s*|\n+")
 _UNSPACED_ENDS: Final = "。！？؟"
-_BETWEEN_SPACED: Final = re.compile(r"\s(?:(?<=[.!?]\s)\s*|(?<=\n)\n*)")
+_BETWEEN_SPACED: Final = re.compile(r"\s(?:(?<=[.!?।]\s)\s*|(?<=\n)\n*)")
 """The same as `_BETWEEN` where no sentence ends without a space: tried at each space, not at each character."""
 _QUESTION_MARKS: Final = ("?", "？", "؟")
 _MOST_SENTENCES: Final = 6
 TOKEN: Final = re.compile(
     r"""[\u3040-\u30ff\u3400-\u9fff々]+ | [\u0e00-\u0e7f]+ | \d+(?:[.,:]\d+)*   # Chinese, Japanese; Thai; numbers
-    | [^\W\d_\u3040-\u30ff\u3400-\u9fff々]+(?:['’][^\W\d_]+)* | [%$€£¥]""",
+    | [\u0900-\u0963\u0970-\u0dff]+      # scripts of India, whose vowel signs are no letters to `re`
+    | [^\W\d_\u3040-\u30ff\u3400-\u9fff々]+(?:[\u0300-\u036f]+[^\W\d_\u3040-\u30ff\u3400-\u9fff々]*)*
+      (?:['’][^\W\d_]+)*
+    | [%$€£¥]""",
     re.VERBOSE,
 )
 _ASCII_TOKEN: Final = re.compile(r"[a-z]+(?:'[a-z]+)*|\d+(?:[.,:]\d+)*|[%$]")
 """The same as TOKEN for a text in ASCII and lower case, in half the time."""
-_NO_PLAIN_TOKEN: Final = re.compile(r"[\d'’%$€£¥\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff々]")
+_NO_PLAIN_TOKEN: Final = re.compile(r"[\d'’%$€£¥\u0300-\u036f\u0900-\u0dff\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff々]")
 """What a text has if its tokens are not its rows of letters."""
 _QUOTE: Final = re.compile("[“”«»「」『』„]")
 
@@ -189,10 +195,15 @@ def _parted(text: str) -> list[str]:
 class VolatileHead:
     """Estimate whether a question's answer changes with time. Safe to use from several threads at once."""
 
-    def __init__(self, weights: bytes, bits: int, scale: float, bias: float, threshold: float, version: str) -> None:
-        """Hold a table of int16 weights, least byte first. A score of `threshold` or more is volatile."""
+    def __init__(
+        self, weights: bytes, bits: int, scale: float, bias: float, threshold: float, doubt: float, version: str
+    ) -> None:
+        """Hold a table of int16 weights, least byte first. A score of `threshold` or more is volatile, one of `doubt`
+        or more may be.
+        """
         self.version = version
         self.threshold = threshold
+        self.doubt = doubt
         self._weights = array("h", weights)
         self._bits = bits
         self._mask = (1 << bits) - 1
@@ -212,7 +223,8 @@ class VolatileHead:
                 raise VolatileError(f"{table_path}: it is not the file that {sheet_path.name} describes (sha256)")
             bits = int(sheet["bits"])
             weights = data[-(2 << bits) :]  # of a safetensors file, one tensor stands at the end
-            return cls(weights, bits, sheet["scale"], sheet["bias"], sheet["threshold"], sheet["sha256"][:12])
+            scale, bias, version = sheet["scale"], sheet["bias"], sheet["sha256"][:12]
+            return cls(weights, bits, scale, bias, sheet["threshold"], sheet["doubt"], version)
         except (OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise VolatileError(f"{folder}: {error!r}; `python -m tools.train_volatile` makes it again") from None
 
@@ -268,8 +280,12 @@ def volatile_head() -> VolatileHead:
     return VolatileHead.load()
 
 
+Volatility = Literal["stable", "doubtful", "volatile"]
+
+
 @lru_cache(maxsize=1_024)
-def is_volatile(text: str) -> bool:
+def volatility_of(text: str) -> Volatility:
     """Return whether the answer may be different tomorrow. Takes some 8 microseconds; results are cached."""
     head = volatile_head()
-    return head.score(text) >= head.threshold
+    score = head.score(text)
+    return "stable" if score < head.doubt else "doubtful" if score < head.threshold else "volatile"

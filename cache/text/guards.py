@@ -56,7 +56,6 @@ GUARDS: Final[Mapping[str, str]] = {
     "turns": "another number of turns, other speakers, or more than four turns in other words",
     "answer": "another long answer of the assistant",
     "payload": "a turn with a text to work on",
-    "volatile": "a turn that asks for what changes with time",
     "follow_up": "a turn that means something only after what was said before it",
 }
 """What each guard refuses."""

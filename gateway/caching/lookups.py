@@ -313,6 +313,8 @@ def hit_attributes(hit: Hit) -> dict[str, Any]:
     }
     if hit.score is not None:
         attributes[names.CACHE_SCORE] = hit.score
+    if hit.entry.in_doubt:
+        attributes[names.CACHE_DOUBT_TTL] = round(hit.entry.expires_at - hit.entry.created_at, 1)
     return attributes
 
 

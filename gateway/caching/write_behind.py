@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from cache.entry import NO_DEMANDS, StoredAnswer, WriteOutcome
+from cache.entry import NO_DEMANDS, CacheEntry, StoredAnswer, WriteOutcome
 from cache.planning.plan import CachePlan
 from cache.write import CacheWrite, PendingWrite
 from gateway.caching.batches import MOST_AT_ONCE, BatchTask
@@ -244,7 +244,10 @@ class WriteBehind(BatchTask[Finished]):
                 writes.append(write)
                 writing.append((finished, hop))
         outcomes = await self._cache.write_all(writes, at_once=size)
-        for (finished, hop), outcome in zip(writing, outcomes, strict=True):
+        for (finished, hop), write, outcome in zip(writing, writes, outcomes, strict=True):
+            entry = write.made
+            if outcome.stored and isinstance(entry, CacheEntry) and entry.in_doubt:
+                hop.attributes[names.CACHE_DOUBT_TTL] = round(entry.expires_at - entry.created_at, 1)
             _end(hop, outcome)
             if outcome.stored:
                 written.add(finished)

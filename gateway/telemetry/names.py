@@ -64,6 +64,7 @@ CACHE_REASON: Final = "tierline.cache.reason"
 CACHE_ENTRY: Final = "tierline.cache.entry"
 CACHE_AGE: Final = "tierline.cache.age_s"
 CACHE_CREATED: Final = "tierline.cache.created_at"  # Unix seconds; differs from that of a later replacement
+CACHE_DOUBT_TTL: Final = "tierline.cache.doubt_ttl_s"  # for how long it is kept, where it may change with time
 CACHE_SCORE: Final = "tierline.cache.score"  # estimated probability that another question's answer is right here
 STAGE: Final = "tierline.cache.stage"  # what decided on the best neighbour: rule, guards, verifier, cross_encoder
 READ_SCORE: Final = "tierline.cache.cross_encoder_score"  # its own score, without the cosine of the vectors

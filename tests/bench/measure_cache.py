@@ -18,7 +18,7 @@ import orjson
 from rich.table import Table
 
 from cache import shipped_cross_encoder
-from cache.planning.plan import Planner
+from cache.planning.plan import CachePlan, Planner
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.text.normalized_question import gist
@@ -193,10 +193,13 @@ class PlannedRequests:
         return question
 
     def _planned(self, messages: list[Json]) -> Asked:
+        plan = self.plan(messages)
+        return Asked.of(plan, plan.facts.text)
+
+    def plan(self, messages: list[Json]) -> CachePlan:
+        """Return the cache's plan of a request with these messages."""
         body = {"model": self._policy.surface, "messages": messages}
-        facts = features_of(body)
-        plan = self._planner.plan(body, self._policy, _TENANT, facts, model=self._policy.surface)
-        return Asked.of(plan, facts.text)
+        return self._planner.plan(body, self._policy, _TENANT, features_of(body), model=self._policy.surface)
 
 
 def _pairs(

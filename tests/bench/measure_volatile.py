@@ -1,8 +1,8 @@
 """Measure how often the head of `volatile` is wrong: `python -m tests.bench.measure_volatile`.
 
 On the texts of the exam (`volatile/exam`), which neither fit nor choose anything: the share of those whose answer
-changes with time that is served all the same, and the share of the others that is barred. On `--questions`, which have
-no labels: the share that is barred, with a sample of them to read.
+changes with time that is kept all the same, the share of the others that is barred, and of both the share in doubt. On
+`--questions`, which have no labels: the share that is barred, with a sample of them to read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, Final
 
 from cache.planning.volatile import ARTEFACT, VolatileHead
 from gateway.cli.flags import add_json_flag, whole
@@ -25,18 +25,23 @@ from tools.volatile_texts import EXAM, LabelledText, filled_texts
 
 _FIELDS = ("prompt", "a", "b")
 """Fields of a row that hold a question."""
+_TOLD: Final = ("volatile, stable", "volatile, doubtful", "others, volatile", "others, doubtful")
+_COUNTED: Final = ("volatile", "others", *_TOLD, "volatile, volatile", "others, stable")
 
 
-def wrong_by_language(head: VolatileHead, texts: Sequence[LabelledText]) -> dict[str, dict[str, Any]]:
-    """Return, for all and for each language, how many volatile texts are served and others barred, and of how many."""
-    counts: dict[str, dict[str, Any]] = {}
+def told_by_language(head: VolatileHead, texts: Sequence[LabelledText]) -> dict[str, dict[str, int]]:
+    """Return, for all and for each language, how many texts are volatile and how many not (`others`), and how many of
+    each the head takes for stable, for volatile or for neither.
+    """
+    counts: dict[str, dict[str, int]] = {}
     for one in texts:
-        barred = head.score(one.text) >= head.threshold
+        score = head.score(one.text)
+        told = "stable" if score < head.doubt else "doubtful" if score < head.threshold else "volatile"
+        label = "volatile" if one.is_volatile else "others"
         for name in ("all", one.language):
-            row = counts.setdefault(name, {"volatile": 0, "served": 0, "others": 0, "barred": 0})
-            row["volatile" if one.is_volatile else "others"] += 1
-            row["served"] += one.is_volatile and not barred
-            row["barred"] += barred and not one.is_volatile
+            row = counts.setdefault(name, dict.fromkeys(_COUNTED, 0))
+            row[label] += 1
+            row[f"{label}, {told}"] += 1
     return counts
 
 
@@ -73,11 +78,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def work(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         head = VolatileHead.load(args.head)
-        exam = wrong_by_language(head, filled_texts(args.exam, 1, args.seed))
-        made = table("language", "volatile, n", "served", "not volatile, n", "barred")
+        exam = told_by_language(head, filled_texts(args.exam, 1, args.seed))
+        made = table("language", "volatile, n", "kept", "in doubt", "not volatile, n", "barred", "in doubt")
         for name, row in sorted(exam.items()):
-            served, barred = share(row["served"], row["volatile"]), share(row["barred"], row["others"])
-            made.add_row(name, str(row["volatile"]), served, str(row["others"]), barred)
+            kept, doubtful, barred, others = (share(row[told], row[told.partition(",")[0]]) for told in _TOLD)
+            made.add_row(name, str(row["volatile"]), kept, doubtful, str(row["others"]), barred, others)
         values: dict[str, Any] = {"version": head.version, "exam": exam, "questions": {}}
         tables, done = [made], list[str]()
         by_file = table("file", "questions", "barred")

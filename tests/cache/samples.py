@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cache.entry import StoredAnswer
+from cache.planning.volatile import volatility_of
 from policies.model import Policy
 
 
@@ -41,6 +42,21 @@ def policy(version: str = "1234567", never: tuple[str, ...] = (), **cache: Any) 
             "version": version,
         }
     )
+
+
+def doubtful_text() -> str:
+    """A question of which the head that ships does not know whether its answer changes with time."""
+    places = ("a shop", "the fountain", "my office", "the old station", "a port", "the garden", "our team", "the canal")
+    asked = (
+        "How full is {}?",
+        "Who leads {}?",
+        "Where is {} going?",
+        "How does {} do?",
+        "Who runs {}?",
+        "What is at {}?",
+    )
+    texts = (question.format(place) for question in asked for place in places)
+    return next(text for text in texts if volatility_of(text) == "doubtful")
 
 
 def answer(text: str = "Rome.", tier: str = "local", **choice: Any) -> StoredAnswer:

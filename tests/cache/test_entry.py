@@ -29,6 +29,7 @@ def test_an_entry_comes_back_as_it_was() -> None:
     assert decode("k", encode("k", ENTRY)) == ENTRY
     tags = (("doc:42", ""), ("doc:43", "18c"))
     full = ENTRY._replace(confidence=0.25, body=bytes(range(256)), similarity=0.9, score=0.8, origin="abc", tags=tags)
+    full = full._replace(in_doubt=True)
     assert decode("k", encode("k", full)) == full
 
 

@@ -11,13 +11,15 @@ import orjson
 import pytest
 import pytest_asyncio
 
+from cache.entry import CacheEntry
 from cache.index import Vector
+from cache.planning.plan import CachePlan
 from cache.response_cache import ResponseCache
 from cache.store.base import StoreUnavailable
 from cache.store.redis_store import RedisStore
 from cache.write import CacheWrite
 from policies.model import Policy
-from tests.cache.samples import Facts, answer, body, policy
+from tests.cache.samples import Facts, answer, body, doubtful_text, policy
 from tests.support.wait import eventually
 
 ITALY, SAME, SPAIN = "What is the capital of Italy?", "what's the capital of Italy", "What is the capital of Spain?"
@@ -185,14 +187,60 @@ async def test_ineligible_requests_and_answers_are_left_alone(cache: ResponseCac
     assert (await cache.exact(plan)).outcome == "miss"
 
 
-async def test_a_volatile_question_is_kept_exactly_only(cache: ResponseCache, tenant: str) -> None:
-    """What passes with the day is never answered by another question's answer."""
-    plan = cache.plan(body("What is the weather in Rome?"), policy(), tenant, FACTS)
+async def test_a_rule_on_volatile_governs_both_caches(cache: ResponseCache, tenant: str) -> None:
+    """Without one what passes with the day is kept by both."""
+    question = "What is the weather in Rome?"
+    plan = cache.plan(body(question), policy(), tenant, Facts(question))
     assert (await cache.write(plan, answer(), vector())).stored
-    assert (await cache.exact(plan)).outcome == "hit"
-    found = await cache.semantic(plan, vector())
-    assert (found.outcome, found.reason) == ("bypass", "volatile")
-    assert len(cache.index) == 0
+    assert (await cache.exact(plan)).outcome == (await cache.semantic(plan, vector())).outcome == "hit"
+    never = cache.plan(body(question), policy("aaaaaaa", never=("volatile",)), tenant, Facts(question))
+    assert (await cache.write(never, answer(), vector())).reason == "never: volatile"
+    assert [found.reason for found in (await cache.exact(never), await cache.semantic(never, vector()))] == [
+        "never: volatile"
+    ] * 2
+
+
+async def test_what_may_be_volatile_is_kept_for_a_short_time(cache: ResponseCache, clock: Clock, tenant: str) -> None:
+    """By both caches, and the entry says so."""
+    question, rules = doubtful_text(), policy(never=("volatile",), doubt_ttl="5m")
+    plan = cache.plan(body(question), rules, tenant, Facts(question))
+    assert (await cache.write(plan, answer(), vector())).stored
+    clock.now += 299
+    for found in (await cache.exact(plan), await cache.semantic(plan, vector())):
+        assert found.hit is not None and found.hit.entry.in_doubt
+    clock.now += 2
+    assert (await cache.exact(plan)).reason == "expired"
+    assert (await cache.semantic(plan, vector())).outcome == "miss"
+
+
+async def test_a_question_in_doubt_gets_no_old_answer_of_another(
+    cache: ResponseCache, clock: Clock, tenant: str
+) -> None:
+    """The older answer stays there for those who ask what is not in doubt, and a copy of a fresh one lives briefly."""
+    question, rules = doubtful_text(), policy(never=("volatile",), doubt_ttl="5m")
+    plan = cache.plan(body(ITALY), rules, tenant, Facts(ITALY))
+    assert (await cache.write(plan, answer(), vector())).stored
+    doubtful = cache.plan(body(SAME), rules, tenant, Facts(question))
+    clock.now += 301
+    assert (await cache.semantic(doubtful, vector())).reason == "in_doubt"
+    assert (await cache.semantic(plan, vector())).outcome == "hit"
+    clock.now -= 200
+    found = await cache.semantic(doubtful, vector())
+    assert found.hit is not None and not found.hit.entry.in_doubt
+    copy = await found_exactly(cache, doubtful)
+    assert copy.in_doubt and copy.expires_at - copy.created_at == 300
+
+
+async def found_exactly(cache: ResponseCache, plan: CachePlan) -> CacheEntry:
+    """Return the entry of an equal request, once it is stored."""
+    hit = None
+    for _ in range(100):
+        hit = (await cache.exact(plan)).hit
+        if hit is not None:
+            break
+        await asyncio.sleep(0.01)
+    assert hit is not None
+    return hit.entry
 
 
 async def test_one_cache_without_the_other(cache: ResponseCache, tenant: str) -> None:

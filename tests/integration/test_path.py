@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from policies.loader import SHIPPED
+from tests.cache.samples import doubtful_text
 from tests.support.ask import ask, record_at, text_of
 from tests.support.gateway import Gateway, config, serve
 from tests.support.store import LocalStore, local_store
@@ -203,6 +204,28 @@ def test_who_asks_for_variety_or_for_the_moment_gets_an_answer_of_its_own(
     record = traced(store, replies[0])
     assert record["hops"][1]["attributes"]["tierline.cache.reason"] == f"never: {rule}"
     assert "cache.write" not in hops(record)
+
+
+def test_what_may_change_with_time_is_kept_for_a_short_time_and_the_trace_says_so(
+    gw: Gateway, store: LocalStore
+) -> None:
+    """On the write, and on each hit: for how long it is kept, by the policy's `cache.doubt_ttl`."""
+    question = doubtful_text()
+    first = ask(gw, question)
+    assert first.headers["x-tierline-path"] != "cache-exact"
+    again = until(lambda: stored_hit(gw, question), 5, "a hit")
+    kept = {
+        hop["name"]: hop["attributes"].get("tierline.cache.doubt_ttl_s")
+        for reply in (first, again)
+        for hop in traced(store, reply)["hops"]
+    }
+    assert (kept["cache.write"], kept["cache.exact"]) == (300, 300)
+
+
+def stored_hit(gateway: Gateway, question: str) -> httpx2.Response | None:
+    """The reply where the answer to exactly this question is stored."""
+    reply = ask(gateway, question)
+    return reply if reply.headers["x-tierline-path"] == "cache-exact" else None
 
 
 @pytest.mark.parametrize("sampling", [{}, {"temperature": 0.7}, {"temperature": 1}, {"n": 1}], ids=str)

@@ -53,6 +53,7 @@ def entry_shown(found: Found, now: float | None = None) -> dict[str, Any]:
         "confidence": entry.confidence,
         "age_s": round(max(0.0, now - entry.created_at), 1),
         "ttl_left_s": round(max(0.0, entry.expires_at - now), 1),
+        "in_doubt": entry.in_doubt,
         "bytes": found.bytes,
         "tags": [tag for tag, _ in entry.tags],
         "copy_of": entry.origin[:12] or None,

@@ -113,8 +113,9 @@ def _of_lookups(bars: Sequence[Bar]) -> Iterator[WhatChanges]:
             text = "any other word in the question, or Cache-Control: no-cache: a model would have answered"
             yield WhatChanges("The hit", text[:1].upper() + text[1:])
             if age > 0:
-                text = f"cache.exact.ttl below {milliseconds(age * 1000)}, which the answer was old"
-                yield WhatChanges("The hit", text, "cache.exact.ttl", age * 0.99)
+                key = "cache.doubt_ttl" if names.CACHE_DOUBT_TTL in attributes else "cache.exact.ttl"
+                text = f"{key} below {milliseconds(age * 1000)}, which the answer was old"
+                yield WhatChanges("The hit", text, key, age * 0.99)
         elif bar.name == names.CACHE_SEMANTIC and outcome == "hit":
             yield from _of_semantic_hit(attributes)
         elif bar.name == names.CACHE_SEMANTIC and attributes.get(names.SIMILARITY) is not None:

@@ -391,6 +391,19 @@ def _caches_build_on_each_other(policy: Rules) -> Iterator[Finding]:
             yield Finding(at, message, "T502", "leave it out", (Edit(at),))
 
 
+def _doubt_is_there(policy: Rules) -> Iterator[Finding]:
+    cache, at = policy.cache, ("cache", "doubt_ttl")
+    lifetimes = [section.ttl for section in (cache.exact, cache.semantic) if section is not None]
+    if "doubt_ttl" not in cache.model_fields_set or not lifetimes:
+        return
+    if not any("volatile" in rule.names for rule in cache.never):
+        message = "no rule of cache.never names volatile, so nothing is in doubt"
+        yield Finding(at, message, "T508", "leave it out, or add volatile to cache.never", (Edit(at),))
+    elif cache.doubt_ttl >= max(lifetimes):
+        message = f"no shorter than {write_duration(max(lifetimes))}, for which answers are kept anyway"
+        yield Finding(at, message, "T508", "write a shorter time, or leave it out")
+
+
 _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _objectives_agree,
     _pace_fits_the_answer,
@@ -413,4 +426,5 @@ _CHECKS: tuple[Callable[[Rules], Iterator[Finding]], ...] = (
     _holdout_is_a_sample,
     _waits_end_in_time,
     _caches_build_on_each_other,
+    _doubt_is_there,
 )

@@ -359,6 +359,7 @@ _LOOKUP_CLAUSES: Final = {
     "no_neighbour": "cache.semantic.min_similarity",
     "audit": "cache.semantic.audit",
     "policy": "cache",
+    "in_doubt": "cache.doubt_ttl",
 }
 
 

@@ -83,6 +83,7 @@ def _cache(a: Attributes) -> Iterable[str]:
         yield f"guards refused others: {', '.join(vetoed)}"
     yield _phrase(a, names.CACHE_ENTRY, "entry {}")
     yield _phrase(a, names.CACHE_AGE, "{:.0f} s old")
+    yield _phrase(a, names.CACHE_DOUBT_TTL, "kept for {:.0f} s in all, as it may depend on when it is asked")
 
 
 def _follow(a: Attributes) -> Iterable[str]:

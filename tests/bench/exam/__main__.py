@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import random
 import sys
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from cache.planning.eligibility import longest_kept
+from cache.planning.plan import CachePlan
 from gateway.cli.flags import add_json_flag, whole
 from gateway.encoders import load_embedder
 from gateway.parts.fit.curves import Flags
@@ -73,7 +76,7 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     cache, embedder = examined.cache, examined.embedder
     comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
     if "volatile" in parts:
-        values["volatile"], tables = _volatile(examined.requests, languages)
+        values["volatile"], tables = _volatile(examined.requests, languages, wrong=args.wrong)
         lines += tables
     if "answers" in parts:
         values["answers"], tables = compared(answer_pairs(languages), comparer, on_progress)
@@ -119,20 +122,49 @@ def _questions(
     return values, lines
 
 
-def _volatile(requests: PlannedRequests, languages: frozenset[str]) -> tuple[dict[str, Any], list[str | Table]]:
-    """Return how many questions whose answer stays are kept from both caches, and how many that change are not."""
-    rows = [(name, changes, not requests.asked(text).key) for name, text, changes in volatile_questions(languages)]
-    shown = table("volatile by language", "stay", "barred", "change", "served")
+_SHARES: Final = (("barred", False), ("in doubt", False), ("kept", True), ("in doubt", True))
+"""What is printed: what becomes of questions whose answer stays (False) or changes (True)."""
+
+
+def _volatile(
+    requests: PlannedRequests, languages: frozenset[str], *, wrong: bool
+) -> tuple[dict[str, Any], list[str | Table]]:
+    """Return, of questions whose answer stays and of those whose answer changes, how many neither cache keeps (barred),
+    how many are kept for a short time (in doubt) and how many as long as any (kept): by language and by kind.
+    """
+    questions = volatile_questions(languages)
+    rows = [(question, _told(requests.plan([{"role": "user", "content": question.text}]))) for question in questions]
     values: dict[str, Any] = {}
-    for name in [*dict.fromkeys(name for name, _, _ in rows), "all"]:
-        stay, change = (
-            [barred for one, changes, barred in rows if name in (one, "all") and changes == wanted]
-            for wanted in (False, True)
-        )
-        barred, served = share_shown(sum(stay), len(stay)), share_shown(len(change) - sum(change), len(change))
-        shown.add_row(name, f"{barred.n:,}", str(barred), f"{served.n:,}", str(served))
-        values[name] = {"barred": barred.as_json(), "served": served.as_json()}
-    return values, [shown, ""]
+    lines: list[str | Table] = []
+    for by in ("language", "kind"):
+        shown = table(f"volatile by {by}", "stay", "barred", "in doubt", "change", "kept", "in doubt")
+        names = [str(getattr(question, by)) for question in questions]
+        for name in (*dict.fromkeys(names), "all"):
+            own = [row for row, row_name in zip(rows, names, strict=True) if name in (row_name, "all")]
+            shares = []
+            for what, changes in _SHARES:
+                told = [told for question, told in own if question.changes == changes]
+                shares.append(share_shown(told.count(what), len(told)))
+            stay, change = (f"{shares[at].n:,}" for at in (0, 2))
+            shown.add_row(name, stay, *map(str, shares[:2]), change, *map(str, shares[2:]))
+            values.setdefault(by, {})[name] = {
+                f"{what}, {'change' if changes else 'stay'}": share.as_json()
+                for (what, changes), share in zip(_SHARES, shares, strict=True)
+            }
+        lines += [shown, ""]
+    if wrong:
+        lines += [
+            f"{question.language}, {question.kind}, {told}: {question.text}"
+            for question, told in rows
+            if told == ("kept" if question.changes else "barred")
+        ]
+    return values, lines
+
+
+def _told(plan: CachePlan) -> str:
+    if plan.reason:
+        return "barred"
+    return "in doubt" if longest_kept(plan.policy, plan.body, plan.facts) < math.inf else "kept"
 
 
 def _limited(pairs: list[ExamPair], limit: int, seed: int) -> list[ExamPair]:

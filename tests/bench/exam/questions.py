@@ -14,6 +14,8 @@ FOLDER: Final = Path(__file__).parent
 PARTS: Final = ("opposites", "rewordings", "english")
 """Parts whose pairs of questions are decided one by one."""
 BETWEEN: Final = " | "
+_VALUES_EACH: Final = 4
+"""How many values of `of` a question of the part `volatile` is asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +39,36 @@ def pairs_of(part: str, languages: frozenset[str] = frozenset()) -> list[ExamPai
     return [pair for pair in _every(part) if not languages or pair.language in languages]
 
 
-def volatile_questions(languages: frozenset[str] = frozenset()) -> list[tuple[str, str, bool]]:
-    """Return (language, question, whether its answer changes within days) in these languages; in all for none."""
-    return [
-        (group["language"], question, changes)
-        for group in read_data(FOLDER / "volatile.toml")["group"]
-        if not languages or group["language"] in languages
-        for changes in (True, False)
-        for question in group["changes" if changes else "stays"]
-    ]
+@dataclass(frozen=True, slots=True)
+class TimedQuestion:
+    """A question, and whether its answer `changes` within a year; `kind` says what it asks about."""
+
+    text: str
+    changes: bool
+    language: str
+    kind: str
+
+
+def volatile_questions(languages: frozenset[str] = frozenset()) -> list[TimedQuestion]:
+    """Return the questions of the part `volatile` in these languages; in all for none."""
+    return [one for one in _timed() if not languages or one.language in languages]
+
+
+def _timed() -> Iterator[TimedQuestion]:
+    """Yield the questions: each of `ask` that has {x} with four of the values of `of`, in turn."""
+    for group in read_data(FOLDER / "volatile.toml")["group"]:
+        for changes, name in ((True, "changes"), (False, "stays")):
+            for text in group[name]:
+                yield TimedQuestion(text, changes, group["language"], "a word of time")
+    for file in sorted((FOLDER / "volatile").glob("*.toml")):
+        data = read_data(file)
+        for group in data["group"]:
+            of, turn = group.get("of", [""]), 0
+            for ask in group["ask"]:
+                for _ in range(_VALUES_EACH if "{x}" in ask else 1):
+                    text = _filled(ask, {"x": of[turn % len(of)]})
+                    yield TimedQuestion(text, group["changes"], data["language"], group["kind"])
+                    turn += 1
 
 
 def languages_of(part: str) -> list[str]:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
 from cache.planning.eligibility import (
+    longest_kept,
     never_values,
     why_not_any,
     why_not_in_context,
@@ -12,7 +14,7 @@ from cache.planning.eligibility import (
     why_not_the_question,
 )
 from policies.caching import CACHE_NAMES
-from tests.cache.samples import Facts, body, policy
+from tests.cache.samples import Facts, body, doubtful_text, policy
 
 
 def test_rules_can_ask_for_what_a_policy_may_name() -> None:
@@ -41,6 +43,21 @@ def test_a_never_rule_that_holds_switches_both_caches_off(
     """The reason names the rule."""
     reason = why_not_any(policy(never=(rule,)).cache, body("Q", **fields), facts)
     assert reason == (f"never: {rule}" if holds else "")
+
+
+def test_what_may_be_volatile_is_kept_for_a_short_time_where_a_rule_would_hold() -> None:
+    """For the policy's time in doubt; with none, the rule holds."""
+    text = doubtful_text()
+    asked, facts, sure = body(text), Facts(text=text), Facts(text="What is gold made of?")
+    rules = policy(never=("volatile",)).cache
+    assert (why_not_any(rules, asked, facts), longest_kept(rules, asked, facts)) == ("", 300)
+    assert longest_kept(rules, asked, sure) == math.inf
+    assert longest_kept(policy(never=("volatile",), doubt_ttl="2m").cache, asked, facts) == 120
+    assert why_not_any(policy(never=("volatile",), doubt_ttl="0s").cache, asked, facts) == "never: volatile"
+    assert longest_kept(policy(never=("tools",)).cache, asked, facts) == math.inf
+    of_turns = policy(never=("volatile and turns > 1",)).cache
+    assert longest_kept(of_turns, asked, facts) == math.inf
+    assert longest_kept(of_turns, asked, Facts(text=text, turns=2)) == 300
 
 
 def test_a_policy_without_caches_has_none() -> None:
@@ -88,10 +105,7 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
         ("Okay so I have never done this before. How do I hang a heavy mirror?", ""),
         ("My tap drips all night. How can I fix it?", ""),
         ("", "follow_up"),
-        ("What is the weather in Rome?", "volatile"),
-        ("Who won the match today?", "volatile"),
-        ("What is the price of gold?", "volatile"),
-        ("Who is the president of France?", "volatile"),
+        ("What is the weather in Rome?", ""),
         ("x" * 3000, "long"),
         ("Translate to German: the dog is in the house", "payload"),
         ("Translate the dog is in the house to German", "payload"),
@@ -129,7 +143,7 @@ def test_some_requests_are_never_answered_by_meaning(fields: dict[str, Any], fac
     ],
 )
 def test_a_question_must_stand_alone_and_last(question: str, reason: str) -> None:
-    """Follow-ups, volatile questions and texts to work on are never answered by another question's answer."""
+    """Follow-ups and texts to work on are never answered by another question's answer."""
     assert why_not_the_question(question) == reason
 
 

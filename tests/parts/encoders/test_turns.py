@@ -59,7 +59,6 @@ def test_the_same_words_are_served_by_rule_and_others_are_left_to_the_cross_enco
         (talk("Tell me about Cleopatra.", "She ruled Egypt for 21 years.", "How did she die?"), "numbers"),
         (talk("Tell me about Cleopatra.", "She ruled Egypt." * 30, "How did she die?"), "turns"),
         (talk("Translate about Cleopatra.", "She ruled Egypt.", "How did she die?"), "payload"),
-        (talk("Who is the president of Egypt?", "She ruled Egypt.", "How did she die?"), "volatile"),
         (talk("Tell me about Cleopatra.", "She ruled Egypt.", "Why?"), "follow_up"),
         (talk("Tell me about Cleopatra."), "turns"),
         (talk("Tell me about Cleopatra.", "She ruled Egypt.", "How did she get tight?"), "negation"),

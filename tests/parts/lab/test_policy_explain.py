@@ -13,6 +13,7 @@ import pytest
 from gateway.cli.main import main
 from gateway.parts.access.keys.records import KeyRecord
 from gateway.parts.access.keys.registry import KeyRegistry
+from tests.cache.samples import doubtful_text
 from tests.parts.access.keys.conftest import WHY, minted, registry, server, store
 from tests.parts.ledger.recorded_requests import recorded_ledger
 from tests.policies.conftest import CHAT
@@ -74,6 +75,8 @@ def test_the_classifier_that_ships_is_asked(tmp_path: Path, capsys: pytest.Captu
         ({}, "semantic: looked up"),
         ({"temperature": 1.5}, "neither served from the store nor kept: never: temperature > 1"),
         ({"messages": [{"role": "user", "content": "What is the weather today?"}]}, "never: volatile"),
+        ({"messages": [{"role": "user", "content": doubtful_text()}]}, "may depend on when it is asked: kept for 5m"),
+        ({"messages": [{"role": "user", "content": doubtful_text()}]}, "exact: looked up, kept for 5m"),
         ({"seed": 7}, "semantic: not looked up: it sets seed"),
         ({"messages": [{"role": "user", "content": "and the second one?"}]}, "leans on what was said before"),
     ],

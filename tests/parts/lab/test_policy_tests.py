@@ -18,6 +18,7 @@ from gateway.parts.lab.policy_tests.whole_requests import whole_request, why_not
 from policies.errors import ConfigError
 from policies.loader import SHIPPED, read_policy
 from policies.yaml_source import read_yaml
+from tests.cache.samples import doubtful_text
 
 POLICY = """\
 surface: chat
@@ -121,6 +122,23 @@ def test_cases_pass(tmp_path: Path) -> None:
     result = ran(tmp_path, PASSING)
     assert failures(result) == []
     assert len(result.results) == 19
+
+
+def test_what_may_change_with_time_is_served_for_a_short_time(tmp_path: Path) -> None:
+    """In tests as on a gateway: up to `cache.doubt_ttl`, where a rule of `never` names `volatile`."""
+    text = doubtful_text()
+    tests = f"""\
+  - name: an answer that may age
+    given: {{p_adequate: 0.83, text: "{text}"}}
+    each:
+      - {{stored: {{age: 1m}}, expect: {{path: cache-exact}}}}
+      - {{stored: {{age: 6m}}, expect: {{path: direct, cache: both, cache_why: in_doubt}}}}
+      - {{given: {{volatile: true, text: null}}, expect: {{cache: none, cache_why: "never: volatile"}}}}
+"""
+    policy = POLICY.replace("never: [tools,", "never: [volatile, tools,")
+    assert failures(ran(tmp_path, tests, policy)) == []
+    for_good = tests.replace("path: direct, cache: both, cache_why: in_doubt", "path: cache-exact").splitlines()[:-1]
+    assert failures(ran(tmp_path, "\n".join(for_good) + "\n")) == []
 
 
 def test_a_test_says_how_warm_a_conversation_is(tmp_path: Path) -> None:

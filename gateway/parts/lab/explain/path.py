@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cache.planning.eligibility import counts_as_volatile, longest_kept
 from cache.planning.eligibility import never_values as cache_values
-from cache.planning.volatile import is_volatile
+from cache.planning.volatile import volatility_of
 from gateway.parts.lint.written import written
 from policies.errors import KeyPath
 from policies.expression import OTHERWISE, Expression, parts
@@ -24,7 +26,6 @@ if TYPE_CHECKING:
 _WHY_SEMANTIC = {
     "policy": "the policy has no semantic cache",
     "follow_up": "the question leans on what was said before",
-    "volatile": "the answer changes with time",
     "payload": "it brings a text to work on",
     "no_text": "its last message is no plain text of a user",
     "long": "the question is longer than its vector covers",
@@ -73,7 +74,7 @@ def decision_lines(policy: Policy, given: DecisionInput) -> list[PathLine]:
 def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> list[PathLine]:
     """Return why the request may be answered from the store and its answer kept, or why not."""
     cache, lines = policy.cache, []
-    values = {**cache_values(body, plan.facts), "volatile": is_volatile(plan.facts.text)}
+    values = {**cache_values(body, plan.facts), "volatile": counts_as_volatile(cache, volatility_of(plan.facts.text))}
     for i, rule in enumerate(cache.never):
         at = ("cache", "never", i)
         held = rule.holds(values)
@@ -85,17 +86,21 @@ def cache_lines(policy: Policy, plan: CachePlan, body: Mapping[str, Any]) -> lis
         lines.append(PathLine("cache", "not served from the store: the client says no-cache", ("cache",)))
     if not plan.write:
         lines.append(PathLine("cache", "the answer is not kept: the client says no-store", ("cache",)))
+    longest = longest_kept(cache, body, plan.facts)
+    if longest < math.inf:
+        text = f"the answer may depend on when it is asked: kept for {write_duration(longest)} at most"
+        lines.append(PathLine("cache", text, ("cache", "doubt_ttl")))
     if cache.exact is None:
         lines.append(PathLine("cache", "exact: the policy has none", ("cache",)))
     elif plan.read:
-        lines.append(
-            PathLine("cache", f"exact: looked up, kept for {write_duration(cache.exact.ttl)}", ("cache", "exact"))
-        )
+        kept = write_duration(min(cache.exact.ttl, longest))
+        lines.append(PathLine("cache", f"exact: looked up, kept for {kept}", ("cache", "exact")))
     why = plan.why_not_semantic()
     if why:
         text = f"semantic: not looked up: {_WHY_SEMANTIC.get(why, f'it sets {why}')}"
     else:
-        text = f"semantic: looked up, kept for {write_duration(cache.semantic.ttl)}" if cache.semantic else ""
+        kept = write_duration(min(cache.semantic.ttl, longest)) if cache.semantic else ""
+        text = f"semantic: looked up, kept for {kept}" if kept else ""
     lines.append(PathLine("cache", text, ("cache", "semantic")))
     return lines
 

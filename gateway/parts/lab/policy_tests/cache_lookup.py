@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import orjson
 
 from cache import shipped_cross_encoder
-from cache.planning.eligibility import never_values, why_not_any, why_not_semantic
-from cache.planning.volatile import is_volatile
+from cache.planning.eligibility import (
+    counts_as_volatile,
+    longest_kept,
+    never_values,
+    why_not_any,
+    why_not_semantic,
+)
+from cache.planning.volatile import volatility_of
 from cache.semantic.decision import decide_by, default_threshold
 from cache.semantic.verifier import Verifier, shipped_verifier
 from cache.write import why_not_kept
@@ -85,7 +91,7 @@ def consulted(
     steps: list[Step] = []
     why = why_not_any(policy, body, features)
     if never:
-        _never_steps(never, why, body, features, steps)
+        _never_steps(policy, never, why, body, features, steps)
     if why:
         return CacheResult("none", why, missed=why, steps=steps)
     why_semantic = why_not_semantic(policy, body, features, features.text)
@@ -96,7 +102,7 @@ def consulted(
     result = CacheResult(may if exact or semantic else "none", why_semantic, steps=steps)
     if stored is None:
         return result
-    return _looked_up(policy, features, stored, result, allowed)
+    return _looked_up(policy, features, stored, result, longest_kept(policy, body, features), allowed)
 
 
 def _looked_up(
@@ -104,9 +110,10 @@ def _looked_up(
     features: Features,
     stored: StoredAnswerRules,
     result: CacheResult,
+    longest_s: float,
     allowed: Sequence[str] | None,
 ) -> CacheResult:
-    """Return the result with the stored answer served, or why it is not."""
+    """Return the result with the stored answer served, or why it is not. It is kept for `longest_s` seconds at most."""
     other = stored.question is not None or stored.similarity is not None or stored.score is not None
     rules = policy.semantic if other or policy.exact is None else policy.exact
     kind: Literal["exact", "semantic"] = "semantic" if rules is policy.semantic else "exact"
@@ -120,6 +127,10 @@ def _looked_up(
         expired = stored.age >= rules.ttl
         steps.append(Step(("cache", kind, "ttl"), expired, f"stored {stored.age:g} s ago, kept for {rules.ttl:g} s"))
         missed = "expired" if expired else ""
+        if longest_s < rules.ttl:
+            old = stored.age >= longest_s
+            steps.append(Step(("cache", "doubt_ttl"), old, f"stored {stored.age:g} s ago, kept for {longest_s:g} s"))
+            missed = missed or ("in_doubt" if old else "")
     if not missed and allowed is not None and stored.tier not in allowed:
         missed = "tier"
     return CacheResult(result.may, result.why, "" if missed else kind, missed, steps)
@@ -167,7 +178,14 @@ def question_cosine(stored: str, asked: str) -> float:
     return float(ours @ theirs)
 
 
-def _never_steps(never: NeverRules, why: str, body: Mapping[str, Any], features: Features, steps: list[Step]) -> None:
+def _never_steps(
+    policy: CachePolicy,
+    never: NeverRules,
+    why: str,
+    body: Mapping[str, Any],
+    features: Features,
+    steps: list[Step],
+) -> None:
     """Note whether each rule of `cache.never`, and each condition in it, held: up to the first rule that does."""
     values: dict[str, Any] | None = None
     for i, (rule, conditions) in enumerate(never):
@@ -175,7 +193,9 @@ def _never_steps(never: NeverRules, why: str, body: Mapping[str, Any], features:
         steps.append(Step(("cache", "never", i), held, rule.source))
         if conditions:
             if values is None:
-                values = never_values(body, features) | {"volatile": is_volatile(features.text)}
+                values = never_values(body, features) | {
+                    "volatile": counts_as_volatile(policy, volatility_of(features.text))
+                }
             steps += [
                 Step(("cache", "never", i, j), condition.holds(values), condition.source)
                 for j, condition in enumerate(conditions)

@@ -380,6 +380,8 @@ def _cache_notes(recorded: Policy, candidate: Policy) -> list[str]:
         notes.append("semantic hits are counted as calls; some of them would then be exact hits of each other")
     if old.never != new.never:
         notes.append("cache.never changes: its values are not recorded, so hits are counted as they were recorded")
+    if old.doubt_ttl != new.doubt_ttl:
+        notes.append("cache.doubt_ttl changes: what was in doubt is not recorded; hits are counted as they were")
     if (recorded.tiers, recorded.output, old) != (candidate.tiers, candidate.output, new):
         notes.append("answers stored until now are not served by this policy: its first hours have fewer hits")
     return notes
