@@ -228,6 +228,11 @@ class BackendRequest:
     conversation: str = ""
     """Name of the conversation, its tenant's alone, whose reasoning is remembered; '' where there are no tools."""
 
+    @property
+    def asks_tops(self) -> bool:
+        """Whether alternatives are asked for beside log-probabilities."""
+        return self.ask_logprobs or bool(self.body.get("top_logprobs"))
+
 
 class Completion(NamedTuple):
     """A whole answer: its bytes as received, and parsed (an object with a non-empty `choices`).

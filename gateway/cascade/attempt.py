@@ -32,7 +32,7 @@ from gateway.cascade.answer_checks import LEAST_TOKENS, check_schemas, cut_promp
 from gateway.cascade.call import MOST_LOWERED, BackendCall, backend_request, fitted, lowered
 from gateway.cascade.protocols import HeldDraft
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import evidence_of, fill_in, says_more_than_text, strip_logprobs, token_texts
+from gateway.chat.completions import entries_of, evidence_of, fill_in, says_more_than_text, strip_logprobs
 from gateway.chat.stream_state import StreamState
 from gateway.dialects.native import client_paths
 from gateway.telemetry import names
@@ -109,6 +109,8 @@ class AttemptRun:
     _lowered: bool = False
     """Whether the limit of the reply is lower than the request's own."""
     _beside: BesideDraft | None = None
+    _watched: StreamState | None = None
+    """The draft of a whole answer that is read as a stream; of a call made again, the last one."""
     _hop: Hop = field(init=False)
     _machine: AttemptMachine = field(init=False)
 
@@ -267,19 +269,27 @@ class AttemptRun:
         hop.attributes[names.GEN_AI_FINISH] = [str(choice.get("finish_reason")) for choice in choices]
         evidence: Evidence | None = None
         if self.attempt.judged:
-            evidence = evidence_of(
-                value,
-                wants_json=request.features.wants_json,
-                own_limit=request.own_limit and not self._lowered,
-                alternatives=call.slot.endpoint.alternatives,
-                call_rules=rules,
+            state = self._watched
+            evidence = (
+                self._evidence(state)
+                if state is not None
+                else evidence_of(
+                    value,
+                    wants_json=request.features.wants_json,
+                    own_limit=request.own_limit and not self._lowered,
+                    alternatives=call.slot.endpoint.alternatives,
+                    tops_asked=asked.asks_tops,
+                    call_rules=rules,
+                )
             )
             if evidence.tool_arguments or evidence.wants_json:
                 evidence = await check_schemas(evidence, request, hop)
             evidence = await self._verified(evidence, call.slot.endpoint)
             hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
             step = machine.ended(evidence, time.monotonic())
-            self._note(step.verdict, evidence, token_texts((value,)) if request.trace.captures else ())
+            captures = request.trace.captures
+            told = () if not captures else state.told() if state else entries_of(value, tops_asked=asked.asks_tops)
+            self._note(step.verdict, evidence, told)
             outcome = step.outcome
         else:
             outcome = machine.ended(None, time.monotonic()).outcome
@@ -304,8 +314,13 @@ class AttemptRun:
 
         A small model in a loop generates up to its limit, so a poor draft is cancelled as early as a stream's would be.
         """
-        request, machine = self.request, self._machine
-        state = StreamState(judged=True, alternatives=call.slot.endpoint.alternatives, call_rules=request.call_rules())
+        machine = self._machine
+        state = self._watched = StreamState(
+            judged=True,
+            alternatives=call.slot.endpoint.alternatives,
+            tops_asked=asked.asks_tops,
+            call_rules=self.request.call_rules(),
+        )
         state.collect()
         looked = False
         source = await call.open(asked, state)
@@ -341,6 +356,7 @@ class AttemptRun:
         state = StreamState(
             judged=attempt.judged,
             alternatives=endpoint.alternatives if attempt.judged else 0,
+            tops_asked=asked.asks_tops,
             looks_for_loops=request.policy.escalate.when.repetition,
             call_rules=request.call_rules(),
         )
@@ -371,7 +387,7 @@ class AttemptRun:
         if isinstance(step, GiveUp):
             raise BudgetSpent(step.after_s)
         if isinstance(step, Judge):
-            step = await self._judge_held(state, held, endpoint)
+            step = await self._judge_held(state, endpoint)
         if isinstance(step, Reject):
             call.close("rejected")
             return self._result(step.outcome, call)
@@ -381,15 +397,14 @@ class AttemptRun:
         stream = LiveStream(request, attempt, call, held, self.successor, strip=asked.ask_logprobs)
         return self._result(step.outcome, call, stream)
 
-    async def _judge_held(self, state: StreamState, held: Sequence[Event], endpoint: Endpoint) -> Commit | Reject:
+    async def _judge_held(self, state: StreamState, endpoint: Endpoint) -> Commit | Reject:
         self._hop.attributes[names.TOKENS_JUDGED] = state.tokens
         evidence = self._evidence(state)
         if evidence.tool_arguments or evidence.wants_json:
             evidence = await check_schemas(evidence, self.request, self._hop)
         evidence = await self._verified(evidence, endpoint)
         step = self._machine.ended(evidence, time.monotonic())
-        captures = self.request.trace.captures
-        self._note(step.verdict, evidence, token_texts(event.value for event in held) if captures else ())
+        self._note(step.verdict, evidence, state.told() if self.request.trace.captures else ())
         return step
 
     # --- what both share ----------------------------------------------------------------------------------------------
@@ -407,9 +422,9 @@ class AttemptRun:
         wants_json, own_limit = request.features.wants_json, request.own_limit and not self._lowered
         return state.evidence(wants_json=wants_json, own_limit=own_limit, complete=state.finished)
 
-    def _note(self, verdict: Assessment, evidence: Evidence, tokens: Sequence[str] = ()) -> None:
-        """Record a verdict's basis on the hop; `tokens` are the judged tokens as text, for the trace alone."""
-        hop = self._hop
+    def _note(self, verdict: Assessment, evidence: Evidence, told: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Record a verdict's basis on the hop; `told` are the entries of the judged tokens, for the trace alone."""
+        hop, tokens = self._hop, [str(entry.get("token", "")) for entry in told] if told else ()
         hop.judged = judged_of((evidence, time.perf_counter_ns(), verdict.threshold, tokens))
         hop.attributes[names.CONFIDENCE_BASIS] = verdict.basis
         if verdict.head:

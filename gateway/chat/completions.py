@@ -33,30 +33,56 @@ def wants_usage(body: Mapping[str, Any]) -> bool:
     return isinstance(options, dict) and bool(options.get("include_usage"))
 
 
-def token_logprobs(holder: Mapping[str, Any]) -> list[float]:
-    """Return the token log-probabilities in a choice of a completion or chunk; empty if there are none."""
-    logprobs = holder.get("logprobs")
+def entries_in(choice: Mapping[str, Any]) -> list[Any]:
+    """Return the entries of a choice's log-probabilities, one a token; empty if there are none."""
+    logprobs = choice.get("logprobs")
     content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(content, list):
+    return content if isinstance(content, list) else []
+
+
+def is_told(entry: Mapping[str, Any], *, tops_asked: bool) -> bool:
+    """Return whether an entry says how sure its token is; `tops_asked`: alternatives were asked for beside it.
+
+    Servers that speculate, as llama.cpp does, give each proposed token that they take as sure, without alternatives.
+    """
+    return bool(entry["logprob"] or entry.get("top_logprobs") or not tops_asked)
+
+
+def told_entries(entries: Sequence[Any], text: str = "", *, tops_asked: bool = False) -> list[dict[str, Any]]:
+    """Return the entries that say how sure an answer is; none where less than half of its tokens are told of.
+
+    `entries` are those of a whole answer or of a stream, and pieces of a stream's text (str) that came without one.
+    Entries of no text count nowhere: the end of the text, or a piece that is held back, which streams have not. With
+    the `text` of an answer that is nothing else, neither do those of what a server leaves out of it, where this is told
+    by their tokens.
+    """
+    pieces: list[tuple[str, Any]] = []
+    for entry in entries:
+        if type(entry) is str:
+            pieces.append((entry, None))
+        elif isinstance(entry, dict) and type(entry.get("logprob")) in NUMBER:
+            token = entry.get("token")
+            if not isinstance(token, str):
+                token, text = "?", ""
+            if token:
+                pieces.append((token, entry))
+            tops_asked = tops_asked or bool(entry.get("top_logprobs"))
+    whole = "".join([piece for piece, _ in pieces]) if text else ""
+    if 2 * len(whole) < len(text):  # some servers that speculate (SGLang) have told of the first token alone
         return []
-    return [
-        float(token["logprob"]) for token in content if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
+    if whole != text and (begins := whole.rfind(text)) >= 0:
+        at, ends, within = 0, begins + len(text), []
+        for piece in pieces:
+            before, at = at, at + len(piece[0])
+            if at > begins and before < ends:
+                within.append(piece)
+        pieces = within
+    told = [
+        entry
+        for _, entry in pieces  # as `is_told` has it, without a call for each token
+        if entry is not None and (entry["logprob"] or entry.get("top_logprobs") or not tops_asked)
     ]
-
-
-def token_texts(holders: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Return the text of each token whose log-probability is in these completions or chunks, as `token_logprobs`."""
-    texts: list[str] = []
-    for holder in holders:
-        for choice in holder["choices"]:
-            logprobs = choice.get("logprobs")
-            content = logprobs.get("content") if isinstance(logprobs, dict) else None
-            texts += [
-                str(token.get("token", ""))
-                for token in (content if isinstance(content, list) else ())
-                if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
-            ]
-    return texts
+    return told if 2 * len(told) >= len(pieces) else []
 
 
 def completion_text(completion: Mapping[str, Any]) -> str:
@@ -69,20 +95,15 @@ def _calls_shown(message: Mapping[str, Any]) -> str:
     return " ".join(f"{name}({arguments})" for _, name, arguments in function_pieces(message))
 
 
-def top_logprobs(holder: Mapping[str, Any], most: int) -> list[list[float]]:
-    """Return, for each token of a choice, the log-probabilities of its likeliest alternatives, at most `most`."""
-    logprobs = holder.get("logprobs")
-    content = logprobs.get("content") if isinstance(logprobs, dict) else None
-    if not isinstance(content, list):
-        return []
+def top_logprobs(entries: Iterable[Mapping[str, Any]], most: int) -> list[list[float]]:
+    """Return the log-probabilities of the likeliest alternatives, at most `most`, for each of these entries."""
     return [
         [
             float(logprob["logprob"])
-            for logprob in (token["top_logprobs"] if isinstance(token.get("top_logprobs"), list) else ())[:most]
+            for logprob in (entry["top_logprobs"] if isinstance(entry.get("top_logprobs"), list) else ())[:most]
             if isinstance(logprob, dict) and type(logprob.get("logprob")) in NUMBER
         ]
-        for token in content
-        if isinstance(token, dict) and type(token.get("logprob")) in NUMBER
+        for entry in entries
     ]
 
 
@@ -92,12 +113,14 @@ def evidence_of(
     wants_json: bool = False,
     own_limit: bool = False,
     alternatives: int = 0,
+    tops_asked: bool = False,
     call_rules: CallRules | None = None,
 ) -> Evidence:
     """Return the evidence for the judge in a whole completion: the first choice's text, all tokens and calls.
 
     `wants_json` and `own_limit`: whether the request asks for JSON, and whether it limits the output itself.
-    `alternatives` is the number of alternatives per token to read, at ten times the cost of reading the token alone.
+    `alternatives` is the number of alternatives per token to read, at ten times the cost of reading the token alone;
+    `tops_asked` says whether any were asked for.
     `call_rules` are the calls that the request allows, if they are to be checked.
     """
     choices = completion["choices"]
@@ -106,16 +129,11 @@ def evidence_of(
     functions = function_pieces(message) if has_other_output else []
     for choice in choices[1:]:
         functions += function_pieces(choice["message"])
-    tops = [top for choice in choices for top in top_logprobs(choice, alternatives)] if alternatives else None
-    logprobs: list[float] = []
-    for choice in choices:
-        if choice.get("logprobs"):
-            logprobs += token_logprobs(choice)
-    content = message.get("content")
+    told = entries_of(completion, tops_asked=tops_asked)
     return Evidence(
-        text=content if isinstance(content, str) else "",
-        logprobs=logprobs or None,
-        top_logprobs=tops or None,
+        text=_plain(message.get("content")),
+        logprobs=[float(entry["logprob"]) for entry in told] or None,
+        top_logprobs=(top_logprobs(told, alternatives) if alternatives else None) or None,
         finish_reason=choices[0].get("finish_reason"),
         tool_names=[name for _, name, _ in functions] if functions else [],
         tool_arguments=[arguments for _, _, arguments in functions] if functions else [],
@@ -125,6 +143,22 @@ def evidence_of(
         own_limit=own_limit,
         call_rules=call_rules,
     )
+
+
+def entries_of(completion: Mapping[str, Any], *, tops_asked: bool) -> list[dict[str, Any]]:
+    """Return what `told_entries` does of a whole completion: of all its choices."""
+    choices = completion["choices"]
+    entries = [entry for choice in choices if choice.get("logprobs") for entry in entries_in(choice)]
+    if not entries:
+        return entries
+    message = choices[0]["message"]
+    alone = len(choices) == 1 and not says_more_than_text(message) and not thinks(message)
+    return told_entries(entries, _plain(message.get("content")) if alone else "", tops_asked=tops_asked)
+
+
+def thinks(holder: Mapping[str, Any]) -> bool:
+    """Return whether a message or delta has reasoning, separate from its answer."""
+    return bool(holder.get("reasoning_content") or holder.get("reasoning"))
 
 
 def says_more_than_text(holder: Mapping[str, Any]) -> bool:

@@ -15,11 +15,11 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import (
-    NUMBER,
     Assembler,
     function_pieces,
     new_completion_id,
     says_more_than_text,
+    told_entries,
     top_logprobs,
 )
 from gateway.chat.usage import BEGUN, Usage, hide_cache, usage_of, without_cache
@@ -48,6 +48,7 @@ class StreamState:
         "_call_rules",
         "_created",
         "_done",
+        "_entries",
         "_fingerprint",
         "_fit",
         "_functions",
@@ -55,14 +56,13 @@ class StreamState:
         "_joined",
         "_judged",
         "_keeps_calls",
-        "_logprobs",
         "_looks",
         "_looks_for_loops",
         "_model",
         "_odd_content",
         "_open",
         "_strip",
-        "_tops",
+        "_tops_asked",
         "finish_reason",
         "finished",
         "has_logprobs",
@@ -84,13 +84,15 @@ class StreamState:
         *,
         judged: bool = False,
         alternatives: int = 0,
+        tops_asked: bool = False,
         looks_for_loops: bool = False,
         call_rules: CallRules | None = None,
     ) -> None:
         """Create the state of a stream that has no chunks yet.
 
         `judged`: keep evidence for the judge until `commit`, with this many `alternatives` per token.
-        `looks_for_loops`: let `is_looping` check the text. `call_rules`: keep the calls, too, for `call_fault`.
+        `tops_asked`: whether any alternatives were asked for. `looks_for_loops`: let `is_looping` check the text.
+        `call_rules`: keep the calls, too, for `call_fault`.
         """
         self.tokens = 0
         """Tokens generated so far: the number of log-probabilities if the backend sends them, else of chunks."""
@@ -129,8 +131,9 @@ class StreamState:
         self._call_rules = call_rules
         self._keeps_calls = judged or call_rules is not None
         self._alternatives = alternatives
-        self._logprobs: list[float] = []
-        self._tops: list[list[float]] = []
+        self._tops_asked = tops_asked
+        self._entries: list[Any] = []
+        """For the judge: the entries of log-probabilities, and pieces of text that came without one."""
         self._functions: dict[tuple[object, object], tuple[str, str]] = {}
         self._strip = False
         self._id: str | None = None
@@ -155,10 +158,11 @@ class StreamState:
                 self._open.add(index)
                 self.finished = False
             tokens = 0
+            kept: Any = ()
             if delta := choice.get("delta"):
                 content = delta.get("content")
                 if content:
-                    tokens = 1
+                    tokens, kept = 1, (content,)
                     if type(content) is not str:
                         self._odd_content = True
                     elif not index:
@@ -169,7 +173,8 @@ class StreamState:
                 entries = logprobs.get("content") if type(logprobs) is dict else None
                 if entries and type(entries) is list:
                     self.has_logprobs = True
-                    tokens = (self._add_logprobs(choice, entries) if self._judged else len(entries)) or tokens
+                    tokens, kept = len(entries), entries
+            self._entries += kept if self._judged else ()
             self.tokens += tokens
 
     def _add_usage(self, chunk: dict[str, Any]) -> None:
@@ -207,17 +212,6 @@ class StreamState:
                 self._functions[index, which] = whole, arguments_so_far + arguments if self._judged else ""
         return thought or refused or other_output
 
-    def _add_logprobs(self, choice: dict[str, Any], entries: list[Any]) -> int:
-        """Keep the log-probabilities of a chunk's tokens for the judge; return how many there are."""
-        before = len(self._logprobs)
-        for entry in entries:
-            logprob: Any = entry.get("logprob") if type(entry) is dict else None
-            if type(logprob) in NUMBER:
-                self._logprobs.append(float(logprob))
-        if self._alternatives:
-            self._tops += top_logprobs(choice, self._alternatives)
-        return len(self._logprobs) - before
-
     # --- views of what has come ---------------------------------------------------------------------------------------
 
     @property
@@ -250,12 +244,20 @@ class StreamState:
         """Whether a tool call, audio or a refusal has begun, which another model cannot continue."""
         return self.has_other_output or self.refused or self._odd_content
 
+    def told(self) -> list[dict[str, Any]]:
+        """Return what `told_entries` does of the tokens so far; none once nothing is judged any more."""
+        if not self.has_logprobs:
+            return []
+        alone = self.choices == 1 and not self.has_other_output and not self.thought
+        return told_entries(self._entries, self.text if alone else "", tops_asked=self._tops_asked)
+
     def evidence(self, *, wants_json: bool, own_limit: bool, complete: bool) -> Evidence:
         """Return the evidence for the judge so far; `complete` says whether the stream has finished."""
+        told = self.told()
         return Evidence(
             text=self.text,
-            logprobs=self._logprobs or None,
-            top_logprobs=self._tops or None,
+            logprobs=[float(entry["logprob"]) for entry in told] or None,
+            top_logprobs=(top_logprobs(told, self._alternatives) if self._alternatives else None) or None,
             finish_reason=self.finish_reason,
             tool_names=[name for name, _ in self._functions.values()],
             tool_arguments=[arguments for _, arguments in self._functions.values()],
@@ -365,7 +367,7 @@ class StreamState:
 
     def _drop_evidence(self) -> None:
         self._judged = False
-        self._logprobs, self._tops = [], []
+        self._entries = []
         if self._call_rules is None:
             self._keeps_calls, self._functions = False, {}
 

@@ -31,7 +31,7 @@ from cache.store.base import StoreUnavailable
 from gateway.accounting import cost
 from gateway.backends.base import BackendError, BackendRequest
 from gateway.cascade.call import BackendCall, backend_request
-from gateway.chat.completions import READ_CHARS, conversation_shown
+from gateway.chat.completions import READ_CHARS, conversation_shown, is_told
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
 from gateway.parts.agents.agreement import Samples
@@ -200,6 +200,8 @@ def p_yes(completion: Mapping[str, Any]) -> float | None:
     """
     try:
         first = completion["choices"][0]["logprobs"]["content"][0]
+        if not is_told(first, tops_asked=True):
+            return None
         logprobs = {str(logprob["token"]): float(logprob["logprob"]) for logprob in (first, *first["top_logprobs"])}
     except (KeyError, IndexError, TypeError, ValueError):
         return None

@@ -36,6 +36,12 @@ NO_TEMPLATE: Final = (
     "writes until its limit; take a file of the model for chats (its name often ends in -instruct or -it)"
 )
 
+UNTOLD: Final = (
+    "llama.cpp tells no log-probability of a token that was proposed and taken: an answer of which that is more than "
+    "half has no confidence by them (with a drafter nearly all, with ngram few), so escalate.no_signal of a policy, or "
+    "another verifier, decides; leave it out where log-probabilities decide what is served"
+)
+
 
 def lacks_chat_template(file: Path) -> bool:
     """Return whether a GGUF file says nothing of how a conversation is written; False for one that cannot be read."""
@@ -136,10 +142,14 @@ class LocalSections(Sections):
 
     @classmethod
     def doubts(cls, deployment: Deployment) -> Iterator[Finding]:
-        """Warn about a model that has no chat template."""
-        gguf = deployment.of(cls).local_model.gguf
+        """Warn about a model that has no chat template, and of one that speculates where its answers are judged."""
+        model = deployment.of(cls).local_model
+        gguf = model.gguf
         if gguf is not None and lacks_chat_template(gguf):
             yield Finding(("local_model", "gguf"), f"{gguf.name} {NO_TEMPLATE}")
+        key = "draft" if model.draft is not None else "speculate" if model.speculate != "none" else ""
+        if key and any(backend.wants_local_model and backend.logprobs for backend in deployment.backends):
+            yield Finding(("local_model", key), UNTOLD)
 
     @classmethod
     def summary(cls, deployment: Deployment) -> Iterator[str]:

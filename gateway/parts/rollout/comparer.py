@@ -369,7 +369,12 @@ class Comparer:
             pair = texts[::-1] if is_strong else texts
             judged = await judge_pair(judge, surface, drawn.body["messages"], pair, _LIMIT_S)
             judge_usd = judged.cost_usd
-            evidence = evidence_of(answer.value, own_limit=drawn.own_limit, alternatives=alternatives)
+            evidence = evidence_of(
+                answer.value,
+                own_limit=drawn.own_limit,
+                alternatives=alternatives,
+                tops_asked=other.config.logprobs,
+            )
             verified: Mapping[str, float] = {}
             if is_strong and self._verifier is not None:
                 drafted = drawn.policy, drawn.features, drawn.kind, drawn.body["messages"]

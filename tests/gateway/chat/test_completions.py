@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.chat.completions import assemble, chunks_of, token_logprobs, wants_usage
+from gateway.chat.completions import assemble, chunks_of, entries_in, wants_usage
 from gateway.chat.usage import usage_of
 
 COMPLETION: dict[str, Any] = {
@@ -79,7 +79,7 @@ def test_tokens_and_tool_arguments_add_up() -> None:
     chunks = [{"id": "x", "choices": [{"index": 0, **piece}]} for piece in pieces]
     choice = assemble(chunks)["choices"][0]
     assert choice["message"]["content"] == "Hey"
-    assert token_logprobs(choice) == [-1.0, -2.0]
+    assert [entry["logprob"] for entry in entries_in(choice)] == [-1.0, -2.0]
     assert choice["message"]["tool_calls"] == [
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}}
     ]
@@ -132,7 +132,7 @@ def test_the_chunks_stay_as_they_were() -> None:
     delta = {"content": "a", "annotations": [{"type": "url"}]}
     chunks = [{"choices": [{"index": 0, "delta": delta, "logprobs": logprobs}]}] * 2
     choice = assemble(chunks)["choices"][0]
-    assert len(token_logprobs(choice)) == len(choice["message"]["annotations"]) == 2
+    assert len(entries_in(choice)) == len(choice["message"]["annotations"]) == 2
     assert len(logprobs["content"]) == len(delta["annotations"]) == 1
 
 

@@ -121,3 +121,14 @@ def test_check_shows_how_the_model_is_run(tmp_path: Path, capsys: pytest.Capture
     file.write_text(written + "local_model: {kv_cache: q8_0, speculate: ngram}\n")
     assert main(["check", "--config", str(file)]) == 0
     assert "engine   local          kv-cache q8_0 speculate ngram\n" in capsys.readouterr().out
+
+
+def test_check_says_what_speculation_costs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where the log-probabilities of the model's answers are asked for."""
+    file = tmp_path / "tierline.yaml"
+    written = default_config().read_text() + "local_model: {speculate: ngram}\n"
+    for config, said in ((written, True), (written.replace("logprobs: true", "logprobs: false", 1), False)):
+        file.write_text(config)
+        assert main(["check", "--config", str(file)]) == 0
+        out = capsys.readouterr()
+        assert ("local_model.speculate: llama.cpp tells no log-probability" in out.out + out.err) == said
