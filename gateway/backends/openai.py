@@ -35,6 +35,8 @@ from policies.value_type import from_fields
 _completion: Final = from_fields(Completion)
 _INDEX = (int, NoneType)
 _CALLS = frozenset({"tool_calls", "function_call"})
+_LLAMAS = "timings"
+"""A member that only llama.cpp's replies have."""
 _NO_CHOICE = "a reply without choices"
 _WATCHED = frozenset({NATIVE})
 """Keys of a delta that has to be changed, whatever the server."""
@@ -62,7 +64,7 @@ class OpenAIBackend(HttpBackend):
         self._stores = stores
         self._asks_usage = asks_usage
         self._forms = forms
-        self._reader = _ChatReader(self._model, None if forms is None else forms.usual)
+        self._reader = _ChatReader(self._model, None if forms is None else forms.usual, self._heard)
 
     async def _restored(self, request: BackendRequest) -> BackendRequest:
         forms = self._forms
@@ -90,10 +92,14 @@ class OpenAIBackend(HttpBackend):
             reply, lost = self._forms.prepare(payload, request)
             dropped = (*dropped, *lost)
             if reply is not None:
-                reader = _ChatReader(self._model, reply)
+                reader = _ChatReader(self._model, reply, self._heard)
         if request.prompt_cache is not None:
             request.prompt_cache.add_fields(payload)
         return payload, reader, dropped
+
+    def _heard(self) -> None:
+        """Note that the server is llama.cpp, by what its whole replies alone have."""
+        self._loses_ends = True
 
     def _named(self, error: BadStatus, request: BackendRequest) -> BadStatus:
         param = error.told.get("param")
@@ -103,10 +109,14 @@ class OpenAIBackend(HttpBackend):
 
 
 class _ChatReader:
-    """Read replies of one model in the dialect of chat completions; `forms` changes those of one server."""
+    """Read replies of one model in the dialect of chat completions; `forms` changes those of one server.
 
-    def __init__(self, model: str, forms: ReplyForms | None) -> None:
+    `is_llama` is called for each whole reply of llama.cpp's.
+    """
+
+    def __init__(self, model: str, forms: ReplyForms | None, is_llama: Callable[[], None]) -> None:
         self._model = model
+        self._is_llama = is_llama
         self._forms = forms
 
     def completion(self, raw: bytes) -> Completion:
@@ -121,6 +131,8 @@ class _ChatReader:
         for choice in choices:
             if not isinstance(choice, dict):
                 raise InvalidReply(_NO_CHOICE)
+        if _LLAMAS in value:
+            self._is_llama()
         changed, sound = False, True
         if self._forms is not None:
             changed = self._forms.whole(value)
@@ -177,6 +189,8 @@ class _ChatStream(SseReply):
             (choice,) = value["choices"]
             delta, index = choice["delta"], choice.get("index")
             plain = type(delta["content"]) is str and self._watched.isdisjoint(delta) and _CALLS.isdisjoint(delta)
+            if (logprobs := choice.get("logprobs")) and "logprob" in logprobs:
+                return False
             finish = choice.get("finish_reason") or choice.get("error") or value.get("error")
         except (AttributeError, LookupError, TypeError, ValueError):
             return False
@@ -225,6 +239,9 @@ class _ChatStream(SseReply):
         for choice in choices:
             if not isinstance(choice, dict) or type(choice.get("index")) not in _INDEX:
                 raise InvalidReply(_NO_CHOICES)
+            logprobs = choice.get("logprobs")
+            if logprobs and type(logprobs) is dict and "logprob" in logprobs:  # mistral.rs: the one entry itself
+                choice["logprobs"], changed = {"content": [logprobs], "refusal": None}, True
             delta = choice.get("delta")
             # Texts, nearly all of a stream, are looked at here only: a call for each would cost as much as this loop.
             unusual = unusual or choice.get("finish_reason") is not None or choice.get("error") is not None

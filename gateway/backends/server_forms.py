@@ -25,8 +25,13 @@ class FieldMemory(Protocol):
     def names(self) -> list[str]:
         """Return the paths of what is left out now."""
 
-    def left_out(self, body: dict[str, Any], also: Sequence[Any] = ()) -> tuple[dict[str, Any], list[str]]:
-        """Return a copy of the body without refused fields, and their paths. `also` holds for this body alone."""
+    def left_out(
+        self, body: dict[str, Any], also: Sequence[Any] = (), *, held: bool = False
+    ) -> tuple[dict[str, Any], list[str]]:
+        """Return a copy of the body without refused fields, and their paths. `also` holds for this body alone.
+
+        Of a `held` answer what is refused of streams alone is kept: it is asked for whole.
+        """
 
     def asks_for(self, body: Mapping[str, Any], path: str) -> bool:
         """Return whether the field at this path of a body asks the model for anything."""

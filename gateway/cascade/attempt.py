@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
@@ -166,7 +166,7 @@ class AttemptRun:
                     request,
                     hop,
                     body,
-                    ask_logprobs=logprobs,
+                    ask_logprobs=logprobs and "logprobs" in request.policy.escalate.verify,
                     alternatives=endpoint.alternatives or 1,
                     endpoint=endpoint,
                 )
@@ -278,7 +278,7 @@ class AttemptRun:
                     wants_json=request.features.wants_json,
                     own_limit=request.own_limit and not self._lowered,
                     alternatives=call.slot.endpoint.alternatives,
-                    tops_asked=asked.asks_tops,
+                    tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
                     call_rules=rules,
                 )
             )
@@ -288,7 +288,13 @@ class AttemptRun:
             hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
             step = machine.ended(evidence, time.monotonic())
             captures = request.trace.captures
-            told = () if not captures else state.told() if state else entries_of(value, tops_asked=asked.asks_tops)
+            told = (
+                ()
+                if not captures
+                else state.told()
+                if state
+                else entries_of(value, tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")))
+            )
             self._note(step.verdict, evidence, told)
             outcome = step.outcome
         else:
@@ -318,12 +324,12 @@ class AttemptRun:
         state = self._watched = StreamState(
             judged=True,
             alternatives=call.slot.endpoint.alternatives,
-            tops_asked=asked.asks_tops,
+            tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
             call_rules=self.request.call_rules(),
         )
         state.collect()
         looked = False
-        source = await call.open(asked, state)
+        source = await call.open(replace(asked, held=True), state)
         while events := await source.read():
             for event in events:
                 state.add(event.value)
@@ -356,14 +362,14 @@ class AttemptRun:
         state = StreamState(
             judged=attempt.judged,
             alternatives=endpoint.alternatives if attempt.judged else 0,
-            tops_asked=asked.asks_tops,
+            tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
             looks_for_loops=request.policy.escalate.when.repetition,
             call_rules=request.call_rules(),
         )
         held: list[Event] = []
         try:
             async with asyncio.timeout(machine.limit_s) as limit:
-                source = await call.open(asked, state)
+                source = await call.open(self._held(asked, endpoint), state)
                 while True:
                     events = await source.read()
                     if events is ALIVE:
@@ -406,6 +412,16 @@ class AttemptRun:
         step = self._machine.ended(evidence, time.monotonic())
         self._note(step.verdict, evidence, state.told() if self.request.trace.captures else ())
         return step
+
+    def _held(self, asked: BackendRequest, endpoint: Endpoint) -> BackendRequest:
+        """Return a stream's request, `held` where it has tools and is no use unless log-probabilities say how sure."""
+        attempt, escalate = self.attempt, self.request.policy.escalate
+        if not (attempt.judged and self.request.features.has_tools and endpoint.config.logprobs):
+            return asked
+        by_logprobs = escalate.verify[0] == "logprobs" and escalate.no_signal == "escalate"
+        if attempt.final or not attempt.ease or not by_logprobs or not escalate.when.asks_for_confidence:
+            return asked
+        return replace(asked, held=True)
 
     # --- what both share ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final
 
 from routing.confidence.calls import CallRules
@@ -19,6 +20,8 @@ DONE_EVENT: Final = b"data: [DONE]\n\n"
 """The server-sent event that ends a complete stream."""
 NUMBER: Final = (float, int)
 """Python types of a JSON number, which a bool is not."""
+LOGPROB: Final = itemgetter("logprob")
+"""Returns the log-probability of an entry."""
 READ_CHARS: Final = 6_000
 """Characters of each answer, and of the end of the conversation, that a judge reads."""
 _MAX_TOOL_CALLS = 1024
@@ -56,33 +59,37 @@ def told_entries(entries: Sequence[Any], text: str = "", *, tops_asked: bool = F
     the `text` of an answer that is nothing else, neither do those of what a server leaves out of it, where this is told
     by their tokens.
     """
-    pieces: list[tuple[str, Any]] = []
-    for entry in entries:
+    texts: list[str] = []
+    of: list[Any] = []  # the entry of each text; None for a piece of a stream that came without
+    for entry in entries:  # loops and no calls: every judged answer passes here
         if type(entry) is str:
-            pieces.append((entry, None))
+            texts.append(entry)
+            of.append(None)
         elif isinstance(entry, dict) and type(entry.get("logprob")) in NUMBER:
             token = entry.get("token")
             if not isinstance(token, str):
                 token, text = "?", ""
             if token:
-                pieces.append((token, entry))
+                texts.append(token)
+                of.append(entry)
             tops_asked = tops_asked or bool(entry.get("top_logprobs"))
-    whole = "".join([piece for piece, _ in pieces]) if text else ""
+    whole = "".join(texts) if text else ""
     if 2 * len(whole) < len(text):  # some servers that speculate (SGLang) have told of the first token alone
         return []
-    if whole != text and (begins := whole.rfind(text)) >= 0:
-        at, ends, within = 0, begins + len(text), []
-        for piece in pieces:
-            before, at = at, at + len(piece[0])
-            if at > begins and before < ends:
-                within.append(piece)
-        pieces = within
-    told = [
-        entry
-        for _, entry in pieces  # as `is_told` has it, without a call for each token
-        if entry is not None and (entry["logprob"] or entry.get("top_logprobs") or not tops_asked)
-    ]
-    return told if 2 * len(told) >= len(pieces) else []
+    begins, ends = 0, len(whole)
+    if whole != text and (found := whole.rfind(text)) >= 0:
+        begins, ends = found, found + len(text)
+    told: list[dict[str, Any]] = []
+    at = untold = 0
+    for piece, entry in zip(texts, of, strict=True):
+        before, at = at, at + len(piece)
+        if text and (at <= begins or before >= ends):
+            continue
+        if entry is not None and (entry["logprob"] or entry.get("top_logprobs") or not tops_asked):  # `is_told`
+            told.append(entry)
+        else:
+            untold += 1
+    return told if len(told) >= untold else []
 
 
 def completion_text(completion: Mapping[str, Any]) -> str:
@@ -129,10 +136,18 @@ def evidence_of(
     functions = function_pieces(message) if has_other_output else []
     for choice in choices[1:]:
         functions += function_pieces(choice["message"])
-    told = entries_of(completion, tops_asked=tops_asked)
+    content = message.get("content")
+    text = content if isinstance(content, str) else ""
+    entries: list[Any] = []
+    for choice in choices:
+        if choice.get("logprobs"):
+            entries += entries_in(choice)
+    alone = len(choices) == 1 and not has_other_output
+    alone = alone and not (message.get("reasoning_content") or message.get("reasoning"))
+    told = told_entries(entries, text if alone else "", tops_asked=tops_asked) if entries else entries
     return Evidence(
-        text=_plain(message.get("content")),
-        logprobs=[float(entry["logprob"]) for entry in told] or None,
+        text=text,
+        logprobs=list(map(float, map(LOGPROB, told))) or None,
         top_logprobs=(top_logprobs(told, alternatives) if alternatives else None) or None,
         finish_reason=choices[0].get("finish_reason"),
         tool_names=[name for _, name, _ in functions] if functions else [],
@@ -146,19 +161,13 @@ def evidence_of(
 
 
 def entries_of(completion: Mapping[str, Any], *, tops_asked: bool) -> list[dict[str, Any]]:
-    """Return what `told_entries` does of a whole completion: of all its choices."""
+    """Return the entries that `evidence_of` reads of a whole completion."""
     choices = completion["choices"]
-    entries = [entry for choice in choices if choice.get("logprobs") for entry in entries_in(choice)]
-    if not entries:
-        return entries
     message = choices[0]["message"]
-    alone = len(choices) == 1 and not says_more_than_text(message) and not thinks(message)
+    thinks = bool(message.get("reasoning_content") or message.get("reasoning"))
+    alone = len(choices) == 1 and not thinks and not says_more_than_text(message)
+    entries = [entry for choice in choices for entry in entries_in(choice)]
     return told_entries(entries, _plain(message.get("content")) if alone else "", tops_asked=tops_asked)
-
-
-def thinks(holder: Mapping[str, Any]) -> bool:
-    """Return whether a message or delta has reasoning, separate from its answer."""
-    return bool(holder.get("reasoning_content") or holder.get("reasoning"))
 
 
 def says_more_than_text(holder: Mapping[str, Any]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import orjson
 
 from gateway.chat.completions import (
+    LOGPROB,
     Assembler,
     function_pieces,
     new_completion_id,
@@ -256,7 +257,7 @@ class StreamState:
         told = self.told()
         return Evidence(
             text=self.text,
-            logprobs=[float(entry["logprob"]) for entry in told] or None,
+            logprobs=list(map(float, map(LOGPROB, told))) or None,
             top_logprobs=(top_logprobs(told, self._alternatives) if self._alternatives else None) or None,
             finish_reason=self.finish_reason,
             tool_names=[name for name, _ in self._functions.values()],

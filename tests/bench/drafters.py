@@ -62,7 +62,8 @@ class Served(NamedTuple):
 def gateway_over(folder: Path, url: str, **backend: Any) -> Iterator[httpx2.Client]:
     """Provide a client of a gateway whose first tier is the model at `url`; its last one is scripted.
 
-    The surface `chat` escalates below BELOW and without a signal; `any` serves each draft with the confidence it has.
+    The surface `chat` escalates below BELOW and without a signal; `any` serves each draft with the confidence it has,
+    and `told` each draft that has one.
     """
     folder.mkdir()
     local = {"base_url": url, "model": "small", "key_env": "LOCAL_KEY", "confidence_head": "none"}
@@ -73,6 +74,7 @@ def gateway_over(folder: Path, url: str, **backend: Any) -> Iterator[httpx2.Clie
     surfaces = {
         "chat": _POLICY.format(surface="chat", below=BELOW, no_signal="escalate"),
         "any": _POLICY.format(surface="any", below=1e-9, no_signal="accept"),
+        "told": _POLICY.format(surface="told", below=1e-9, no_signal="escalate"),
     }
     write_policies(folder / "policies", surfaces)
     deployment = config(url, url, tiers=tiers, default_surface="any")

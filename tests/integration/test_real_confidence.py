@@ -47,3 +47,14 @@ def test_a_drafter_makes_no_answer_sure(plain: httpx2.Client, tmp_path: Any, wat
                 assert asked(drafted, "chat", question["ask"], stream=stream).tier == "hosted"
                 served = asked(drafted, "any", question["ask"], stream=stream)
                 assert (served.text, served.confidence) == (before.text, None)
+
+
+def test_an_answer_to_a_request_with_tools_is_as_sure_streamed_as_whole(plain: httpx2.Client) -> None:
+    """llama.cpp refuses log-probabilities of such a stream: where it would be thrown away, it is asked for whole."""
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+    for question in ASKED["questions"][:3]:
+        whole = asked(plain, "told", question["ask"], tools=tools)
+        streamed = asked(plain, "told", question["ask"], stream=True, tools=tools)
+        assert whole.tier == streamed.tier == "local"
+        assert whole.text == streamed.text and whole.confidence is not None
+        assert not apart(whole, streamed)

@@ -12,6 +12,7 @@ a server that was upgraded is asked again. `quirks.py` leaves out what is known 
     Groq, Cerebras           property 'x' is unsupported
     Gemini                   Unknown name "x": Cannot find field.
     DeepSeek, xAI, Ollama    unknown field `x`; Argument not supported on this model: x; does not support thinking
+    llama.cpp                logprobs is not supported with tools + stream
 
 A field that says what is asked is never left out (ESSENTIAL). If it is refused, another tier is asked.
 """
@@ -108,6 +109,10 @@ _WHILE_REASONING: Final = re.compile(
     r"(?:while|when|unless|if) (?:\w+ ){0,2}(?:reasoning|thinking|reasoning_effort)\b", re.IGNORECASE
 )
 """Words of a refusal that holds as long as the model reasons."""
+_STREAM: Final = "stream"
+_OF_STREAMS: Final = (_STREAM, "stream_options")
+_FLAGS: Final = {name: re.compile(rf"\b{name}(?:ing|ed|s)?\b", re.IGNORECASE) for name in (_STREAM, "tools")}
+"""Fields beside which others may be refused, whatever their value, as the words of an error name them."""
 _NOT_BOTH: Final = re.compile(r"cannot both be (?:specified|set)|use only one", re.IGNORECASE)
 _NAME: Final = re.compile(r"[A-Za-z_]\w{0,63}|\*")
 _STATUSES: Final = frozenset({400, 422})
@@ -124,14 +129,16 @@ Path = tuple[str, ...]
 class RefusedField(NamedTuple):
     """A field that a backend refuses: its path, the refused value as JSON (b'': any), and whether that always holds.
 
-    What is refused beside another field alone, such as an effort beside tools, is left out of that request only. What
-    is refused while the model reasons is left out of requests with the same `effort`, as JSON (b"null": none given).
+    What is refused beside another field alone, such as an effort beside tools, is left out of that request only, but a
+    flag, such as `logprobs`, of all that have what is named in `beside`. What is refused while the model reasons is
+    left out of requests with the same `effort`, as JSON (b"null": none given).
     """
 
     path: Path
     value: bytes = b""
     always: bool = True
     effort: bytes = b""
+    beside: Path = ()
 
     @property
     def shown(self) -> str:
@@ -169,12 +176,20 @@ class RefusedFields:
     def names(self) -> list[str]:
         """Return the paths of what is left out now; of a field that is refused at some values, with those."""
         self._forget()
-        return sorted(field.shown + (f"={field.value.decode()}" if field.value else "") for field in self.until)
+        return sorted(
+            field.shown
+            + (f"={field.value.decode()}" if field.value else "")
+            + (f" with {' and '.join(field.beside)}" if field.beside else "")
+            for field in self.until
+        )
 
-    def left_out(self, body: dict[str, Any], also: Sequence[RefusedField] = ()) -> tuple[dict[str, Any], list[str]]:
+    def left_out(
+        self, body: dict[str, Any], also: Sequence[RefusedField] = (), *, held: bool = False
+    ) -> tuple[dict[str, Any], list[str]]:
         """Return the body without what is refused, and the paths of what was left out; `body` stays as it is.
 
         `also` is what this request alone goes without. A field that has another name (max_tokens) is sent under that.
+        What is refused of streams alone is kept where the answer is `held` anyway: it is then asked for whole.
         """
         self._forget()
         refused = (*self.until, *also)
@@ -192,6 +207,11 @@ class RefusedFields:
                 fitted = with_required_tool(fitted)
                 continue
             if field.effort and field.effort != _effort(body):
+                continue
+            if field.beside and not all(fitted.get(name) for name in field.beside):
+                continue
+            if held and _STREAM in field.beside:
+                fitted = {name: value for name, value in fitted.items() if name not in _OF_STREAMS}
                 continue
             changed = _without(fitted, field.path, field.value)
             if changed is not None:
@@ -266,9 +286,10 @@ def refused_in(status: int, raw: bytes, body: Mapping[str, Any]) -> list[Refused
         if all(map(_NAME.fullmatch, path)) and said.names(path):
             value = _at(body, path) if (of_value or of_effort) and "*" not in path else None
             told = b"" if value is None else orjson.dumps(value)
-            lasts = always and len(told) <= _LONGEST_VALUE and said.is_about(path)
+            beside = () if always or type(_at(body, path)) is not bool else said.flags(body, path)
+            lasts = bool(always or beside) and len(told) <= _LONGEST_VALUE and said.is_about(path)
             effort = _effort(body) if reasoning and path[0] not in _THINKING and said.is_about(path) else b""
-            found.append(RefusedField(path, told, lasts or bool(effort), effort))
+            found.append(RefusedField(path, told, lasts or bool(effort), effort, beside))
     if _NOT_BOTH.search(said.text):
         found = found[1:]  # the first may stay
     if not found and _NO_THINKING.search(said.text):
@@ -330,6 +351,12 @@ class _Said:
     def is_about(self, path: Path) -> bool:
         """Return whether the error's own members name the field, or name none: words may be quoted from the client."""
         return "*" in path or not any(self.params) or ".".join(path) in self.params
+
+    def flags(self, body: Mapping[str, Any], path: Path) -> Path:
+        """Return the fields of the body, of those that only are there or not, beside which the field is refused."""
+        return tuple(
+            name for name, word in _FLAGS.items() if path != (name,) and body.get(name) and word.search(self.text)
+        )
 
     def _names_essential(self) -> bool:
         return any(param.split(".")[0] in ESSENTIAL for param in self.params)

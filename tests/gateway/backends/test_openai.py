@@ -15,6 +15,7 @@ import pytest
 from gateway.backends.base import ALIVE, BackendRequest, BadStatus, Completion, ContextExceeded, InvalidReply, Truncated
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.chat.usage import usage_of
 from gateway.parts.servers.quota import HeaderQuota
 from tests.support.raw_upstream import raw_upstream
 from tests.support.upstream import Fault, Reply, ToolCall, Upstream, error_reply
@@ -460,3 +461,43 @@ async def test_the_quota_hears_the_rate_limit_headers_of_every_reply(status: str
                 (await backend.stream(BackendRequest(STREAM, ask_logprobs=False))).close()
         await backend.aclose()
     assert 5 < quota.wait_s(time.monotonic()) <= 6
+
+
+async def test_an_entry_in_place_of_its_list() -> None:
+    """In mistral.rs's streams a chunk's log-probabilities are its one entry: clients and the judge read a list."""
+    entry = {"token": "It", "logprob": -0.5, "bytes": [73, 116], "top_logprobs": [{"token": 3, "logprob": -0.5}]}
+    pieces = [{"delta": {"content": "It", "role": "assistant"}, "logprobs": entry, "finish_reason": None, "index": 0}]
+    pieces += [{"delta": {"content": None}, "logprobs": None, "finish_reason": "stop", "index": 0}]
+    events = b"".join(b"data: %b\n\n" % json.dumps({"choices": [piece]}).encode() for piece in pieces)
+    head = f"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: {len(events) + 14}\r\n\r\n"
+    with raw_upstream(head.encode() + events + b"data: [DONE]\n\n") as server:
+        other = backend_at(server.url)
+        chunks = await streamed(other)
+        await other.aclose()
+    assert chunks[0]["choices"][0]["logprobs"] == {"content": [entry], "refusal": None}
+
+
+async def test_an_answer_of_llama_cpp_that_a_stop_string_may_end_is_read_as_a_stream(
+    backend: OpenAIBackend, upstream: Upstream
+) -> None:
+    """Whole, it would lack the log-probabilities of as many tokens as the stop string has, of the answer's own."""
+    asked = BackendRequest({**BODY, "stop": ["."]}, ask_logprobs=True)
+    upstream.default = Reply(text="It is so", logprob=-0.5)
+    await backend.complete(asked)
+    upstream.default = Reply(text="It is so", logprob=-0.5, extra={"timings": {"predicted_n": 3}})
+    await backend.complete(asked)
+    upstream.requests.clear()
+    found = await backend.complete(asked)
+    assert upstream.requests[0].body["stream"] is True
+    choice = found.value["choices"][0]
+    assert (choice["message"]["content"], choice["finish_reason"]) == ("It is so", "stop")
+    assert [entry["logprob"] for entry in choice["logprobs"]["content"]] == [-0.5] * 3
+    assert json.loads(found.raw) == found.value and usage_of(found.value) is not None
+    for other in (
+        BackendRequest({**BODY, "stop": ["."]}, ask_logprobs=False),
+        BackendRequest(BODY, ask_logprobs=True),
+        BackendRequest({**BODY, "stop": ["."], "tools": [{"type": "function"}]}, ask_logprobs=True),
+    ):
+        upstream.requests.clear()
+        await backend.complete(other)
+        assert "stream" not in upstream.requests[0].body

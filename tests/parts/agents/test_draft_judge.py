@@ -133,3 +133,9 @@ class NeverSends:
 
     async def aclose(self) -> None:
         """Nothing is open."""
+
+
+def test_a_word_that_was_proposed_is_no_verdict() -> None:
+    """Servers that speculate give it a log-probability of 0.0 without alternatives, whatever the model thinks."""
+    said = {"token": "yes", "logprob": 0.0, "top_logprobs": []}
+    assert p_yes({"choices": [{"logprobs": {"content": [said]}}]}) is None

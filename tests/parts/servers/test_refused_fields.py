@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from gateway.backends.base import BackendRequest, BadStatus, FieldRefused
 from gateway.backends.http1_transport import Http1Transport
 from gateway.backends.openai import OpenAIBackend
+from gateway.chat.stream_state import StreamState
 from gateway.dialects.reasoning import NOBODY
 from gateway.parts.apis.kinds.anthropic.backend import AnthropicBackend
 from gateway.parts.apis.kinds.responses.backend import ResponsesBackend
@@ -466,3 +467,65 @@ def test_a_mark_that_is_refused_in_a_systems_turn_stays_in_others() -> None:
     assert paths == ["messages[].cache_control"]
     only_users = {**body, "messages": turns[:1]}
     assert refused.left_out(only_users) == (only_users, [])
+
+
+REFUSES_STREAMED: Final = openai("logprobs is not supported with tools + stream", None, None)
+"""llama.cpp's words."""
+TOOLS: Final = [{"type": "function", "function": {"name": "f"}}]
+
+
+def is_refused(received: Received) -> bool:
+    """Whether llama.cpp refuses a request."""
+    return all(received.body.get(name) for name in ("logprobs", "tools", "stream"))
+
+
+async def test_what_is_refused_beside_tools_in_a_stream_is_learnt_as_that(
+    backend: OpenAIBackend, upstream: Upstream
+) -> None:
+    """The combination costs one call more, once; each of its members alone is sent whole."""
+    upstream.on(is_refused).reply(Reply(status=400, body=REFUSES_STREAMED))
+    asked = BackendRequest({"messages": ASKED, "tools": TOOLS}, ask_logprobs=True)
+    for calls in (2, 1):
+        upstream.requests.clear()
+        stream = await backend.stream(asked)
+        stream.close()
+        assert len(upstream.requests) == calls and stream.dropped == ()
+        sent = upstream.requests[-1].body
+        assert sent["stream"] and sent["tools"] and not {"logprobs", "top_logprobs"} & sent.keys()
+    upstream.requests.clear()
+    await backend.complete(asked)
+    (await backend.stream(BackendRequest({"messages": ASKED}, ask_logprobs=True))).close()
+    assert [one.body["logprobs"] for one in upstream.requests] == [True, True]
+
+
+async def test_a_held_draft_is_asked_whole_where_a_stream_has_no_signal(
+    backend: OpenAIBackend, upstream: Upstream
+) -> None:
+    """Its log-probabilities come then, in the chunks of a stream; the refusal costs one call more, once."""
+    upstream.on(is_refused).reply(Reply(status=400, body=REFUSES_STREAMED))
+    upstream.default = Reply(text="It is", logprob=-0.5)
+    options = {"stream_options": {"include_usage": True}}
+    asked = BackendRequest({"messages": ASKED, "tools": TOOLS, **options}, ask_logprobs=True, held=True)
+    for calls in (2, 1):
+        upstream.requests.clear()
+        state = StreamState(judged=True)
+        stream = await backend.stream(asked)
+        while events := await stream.read():
+            for event in events:
+                state.add(event.value)
+        assert len(upstream.requests) == calls and stream.dropped == ()
+        sent = upstream.requests[-1].body
+        assert sent["logprobs"] and not {"stream", "stream_options"} & sent.keys()
+        assert state.finished and state.usage is not None
+        assert state.text == "It is"
+        assert set(state.evidence(wants_json=False, own_limit=False, complete=True).logprobs or ()) == {-0.5}
+
+
+async def test_a_value_that_is_refused_beside_tools_is_not_learnt(backend: OpenAIBackend, upstream: Upstream) -> None:
+    """Another value may be taken, so each request is tried."""
+    raw = openai("Function tools with reasoning_effort are not supported for m.", "reasoning_effort", None)
+    upstream.on(lambda one: one.body.get("reasoning_effort") == "low").reply(Reply(status=400, body=raw))
+    body = {"messages": ASKED, "tools": TOOLS}
+    await backend.complete(BackendRequest({**body, "reasoning_effort": "low"}, ask_logprobs=False))
+    await backend.complete(BackendRequest({**body, "reasoning_effort": "high"}, ask_logprobs=False))
+    assert upstream.requests[-1].body["reasoning_effort"] == "high"
