@@ -18,6 +18,9 @@ the classifier abstains, and the policy's default decides. Where its kind's prom
 by any of the counts, its probabilities come from the counts alone (trained on MMLU, words and vectors rank GSM8K at an
 APGR of 0.45, the counts alone at 0.58).
 
+Beside that, and never mixed with it, stands the request's `effort`: how much work it asks for by common sense
+(`routing.difficulty.effort`), which is known in and out of the domain.
+
 An artefact of one's own (`fit learn`) is a copy of another with `own_heads` added, which correct it by labels of a
 surface's own traffic.
 
@@ -43,6 +46,7 @@ from numpy.typing import NDArray
 
 from policies.tensors import map_file, release, tensors_in
 from policies.value_type import value_type
+from routing.difficulty.effort import EffortError, EffortHead, effort_head
 from routing.difficulty.own_heads import OwnHeads
 from routing.difficulty.text_statistics import (
     BUCKETS,
@@ -110,7 +114,9 @@ class Difficulty:
 
     `kind` names the kind of task that the request is, also where the classifier abstains from its difficulty; empty
     where the text does not hold the task. `p_kind` is the probability that it is of that kind, 0..1. `quantile` is the
-    share of that kind's reference prompts that are easier, 0..1; None if the classifier abstains or has none.
+    share of that kind's reference prompts that are easier, 0..1; None if the classifier abstains or has none. `effort`
+    is how much work the request asks for, 0..1, by common sense and not by any label; None where the text does not
+    tell.
     """
 
     p_right: tuple[float, ...]
@@ -119,6 +125,7 @@ class Difficulty:
     kind: str = ""
     quantile: float | None = None
     p_kind: float = 0.0
+    effort: float | None = None
 
     @property
     def score(self) -> float:
@@ -212,6 +219,8 @@ class DifficultyModel:
     quantiles: Vector
     own: OwnHeads | None = None
     """Heads fitted to a surface's own labels, which decide near those."""
+    effort: EffortHead = field(default_factory=effort_head)
+    """What rates the work that requests ask for, the same in every artefact."""
     heads: Vector = field(init=False)
     """`kind_vectors` and `vector_weights` as one, so that a vector is multiplied once."""
     biases: Vector = field(init=False)
@@ -254,8 +263,10 @@ class DifficultyModel:
             general_counts, general_bias, centroids, owners, similarity, chars, strict, low, high, mean, quantiles = (
                 rest
             )
-            own = OwnHeads.of(tensors)
+            own, effort = OwnHeads.of(tensors), effort_head()
             made_for, tiers, kinds = str(made["embedder"]), int(made["tiers"]), tuple(map(str, made["kinds"]))
+        except EffortError as error:
+            raise ArtefactError(str(error)) from None
         except (KeyError, ValueError) as error:
             raise ArtefactError(f"{folder / WEIGHTS_FILE} is not a {FORMAT} artefact: {error}") from None
         if counts.shape[1] != len(COUNTS):
@@ -292,6 +303,7 @@ class DifficultyModel:
             count_range=CountRange.between(low, high, mean, strict[:, None] > 0),
             quantiles=quantiles,
             own=own,
+            effort=effort,
         )
 
     def assess(self, vector: Vector, features: Features) -> Difficulty:
@@ -305,7 +317,8 @@ class DifficultyModel:
         logits += self.biases
         terms = self._terms(reading)
         kind, p_kind, inside = self._kind_of(logits, clamped, terms, features)
-        name = "" if features.has_images else self.kinds[kind]  # an image's content is not in the text
+        # An image's content is not in the text.
+        name, effort = ("", None) if features.has_images else (self.kinds[kind], self.effort.rate(reading))
         if self._near(kind, vector, counts, features):
             of_kind = self.of_kinds[kind]
             rows = self._logits(kind, vector, logits, counts, clamped, terms)
@@ -313,17 +326,18 @@ class DifficultyModel:
             if inside:
                 of_labels = _mixed(rows, [0.0] * self.tiers)
                 quantile = _quantile(of_kind.quantiles, of_labels[-1] - of_labels[0])
-            rated = Difficulty(tuple(_mixed(rows, of_kind.shift)), inside, self.version, name, quantile, p_kind)
+            right = tuple(_mixed(rows, of_kind.shift))
+            rated = Difficulty(right, inside, self.version, name, quantile, p_kind, effort)
         else:
             general = self.general_counts.dot(self.count_range.heard(counts, -1)) + self.general_bias
             right = tuple(map(_probability, general.tolist()))
-            rated = Difficulty(right, False, self.version, name, None, p_kind)
+            rated = Difficulty(right, False, self.version, name, None, p_kind, effort)
         own = self.own
         if own is None or features.has_images or not own.near(vector):
             return rated
         ends = own.p_right(vector, counts, np.array(rated.p_right), rated.in_domain).tolist()
         quantile = _quantile(own.quantiles[kind].tolist(), ends[1] - ends[0])
-        return Difficulty(tuple(ends), True, self.version, name, quantile, p_kind)
+        return Difficulty(tuple(ends), True, self.version, name, quantile, p_kind, effort)
 
     def probabilities(self, vector: Vector, features: Features) -> tuple[float, ...]:
         """Return P(right) of each tier, cheapest first."""
