@@ -51,6 +51,9 @@ by what stands before its first underscore."""
 PUBLIC: Final = frozenset(_KINDS) | frozenset(_KINDS_OF_GROUPS)
 """Public data sets: nobody's traffic, so what is learned of them must hold for what was left out."""
 
+BY_LANGUAGE: Final = frozenset({"qlora_oa"})
+"""Public data sets whose groups are languages; a `+` behind one marks later turns."""
+
 _TOOLS_OF_GROUPS: Final[Mapping[str, tuple[int, bool]]] = {
     "simple": (1, False),
     "relevance": (1, False),

@@ -29,7 +29,11 @@ tiers: [local, hosted]
 holdout: 0%
 route: {classifier: CLASSIFIER, start: {local: p_adequate >= 0.1, hosted: otherwise}}
 """
-PLAIN = PINNED.replace("surface: chat", "surface: plain").replace("CLASSIFIER", "default")
+PLAIN = (
+    PINNED.replace("surface: chat", "surface: plain")
+    .replace("CLASSIFIER", "default")
+    .replace("p_adequate >= 0.1", "p_adequate >= 0.1 or not in_domain")
+)
 
 
 def own_artefact(folder: Path, dimension: int = 256) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from gateway.parts.fit.datasets import Example, LabelledAnswer
 from gateway.parts.fit.figures import Interval
 from gateway.parts.fit.training.difficulty import Recipe, measure_left_out, train
-from gateway.parts.fit.training.ranking_left_out import LeftOut, What, may_claim
+from gateway.parts.fit.training.ranking_left_out import LeftOut, What, may_claim, ranks_within
 from routing.embedder import Vectors
 from tests.support.extras import needs
 
@@ -87,3 +88,18 @@ def test_only_what_holds_for_a_set_that_was_left_out_is_claimed() -> None:
     assert {name: kind.get("domain") for name, kind in sheet["kinds"].items()}["choices"] is False
     assert sheet["kinds"]["maths"]["domain"] is True
     assert sheet["left_out"] == [one.as_json() for one in found.rows]
+
+
+def test_a_table_of_languages_is_no_ranking() -> None:
+    """Prompts of a set of several languages must be ranked within each; what only tells these apart has no domain."""
+    language = np.array([0, 0, 1, 1, 0, 1, 2])
+    assert ranks_within(language, np.array([0.1, 0.3, 5.0, 9.0, 0.3, 5.0, 7.0])).tolist() == pytest.approx(
+        [1 / 6, 2 / 3, 1 / 3, 5 / 6, 2 / 3, 1 / 3, 1 / 2]
+    )
+    good = Interval(0.6, 0.57, 0.63)
+    row = LeftOut("qlora_oa", "chat", "groups", 500, good, good, Interval(0.05, 0.03, 0.07), 0.0)
+    assert row.holds and "within" not in row.as_json()
+    by_language = replace(row, within=Interval(0.51, 0.49, 0.53))
+    assert not by_language.holds and not may_claim([by_language])
+    assert by_language.as_json()["within"] == [0.51, 0.49, 0.53]
+    assert replace(row, within=good).holds

@@ -14,10 +14,13 @@ import pytest
 from gateway.cli.main import main
 from gateway.encoders import load_embedder
 from gateway.parts.fit.datasets import DataError, Example, choose_ladder, label, read_rows
+from gateway.parts.fit.learning.own_artefact import save_own
 from gateway.parts.fit.metrics import measure
 from gateway.parts.heads.head import ConfidenceHead
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, DifficultyModel, shipped_artefact
+from routing.difficulty.own_heads import OwnHeads
+from routing.difficulty.text_statistics import COUNTS
 from routing.features import Features, features_of_text
 from tests.support.extras import needs
 
@@ -214,10 +217,22 @@ def test_confidence_is_trained_from_the_command_line(tmp_path: Path, capsys: pyt
     assert err.endswith("no answer of gpt; it has those of tiny\n")
 
 
+def claiming_all(folder: Path) -> Path:
+    """Write the shipped classifier with heads of its own that say what it says, and claim every request."""
+    zeros, counts = np.zeros((2, 256), np.float32), np.zeros((2, len(COUNTS)), np.float32)
+    ends = np.zeros(len(COUNTS), np.float32), np.ones(len(COUNTS), np.float32)
+    as_it_is, nothing = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
+    quantiles = np.tile(np.linspace(0, 1, 101, dtype=np.float32), (5, 1))
+    everywhere = np.array([-1], np.float32)
+    heads = OwnHeads(zeros, counts, as_it_is, nothing, *ends, zeros[:1], everywhere, quantiles)
+    return save_own(shipped_artefact("static"), heads, folder, "chat", {})
+
+
 def test_a_confidence_head_may_weigh_in_the_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its estimate for the prompt gets a weight where it tells right from wrong; the data sheet names its version."""
     embedder = load_embedder("static", tmp_path)
-    classifier = DifficultyModel.load(shipped_artefact("static"), embedder)
+    artefact = claiming_all(tmp_path / "claims")
+    classifier = DifficultyModel.load(artefact, embedder)
     asked = (
         "Tell me a story about",
         "Can you write a poem about",
@@ -241,7 +256,7 @@ def test_a_confidence_head_may_weigh_in_the_classifier(tmp_path: Path, capsys: p
     data, out = tmp_path / "answers.jsonl", tmp_path / "head.json"
     data.write_text("\n".join(lines))
     words = ("train", "confidence", "--data", data, "--out", out, "--model", "tiny", "--json", "--state", tmp_path)
-    code, said, err = run(capsys, *words, "--classifier", shipped_artefact("static"))
+    code, said, err = run(capsys, *words, "--classifier", artefact)
     assert code == 0, err
     report = json.loads(said)
     assert report["prior"]["weight"] > 0.1

@@ -273,9 +273,9 @@ def test_no_head_is_led_on_past_what_was_fitted() -> None:
     at_home = np.array([1, 0], np.float32)
     end, beyond, far, farther = (model.assess(at_home, features("a" * chars)) for chars in (20, 21, 200, 2000))
     assert end.in_domain
-    assert beyond == end
+    assert replace(beyond, effort=end.effort) == end
     assert not far.in_domain
-    assert farther == far
+    assert replace(farther, effort=far.effort) == far
     mean = (np.log1p(10) + np.log1p(20)) / 2
     assert far.p_right[0] == pytest.approx(1 / (1 + np.exp(mean - 1)), abs=1e-6)
 
@@ -309,27 +309,22 @@ def test_a_kind_is_told_by_the_task_and_not_by_its_template(
     assert np.mean([difficulty.kind == kind for difficulty in said]) >= 0.9
 
 
-def test_what_was_only_measured_as_people_ask_it_is_not_claimed_in_a_template_of_an_exam(
-    model: DifficultyModel, embedder: Embedder
-) -> None:
-    """Most chats are in the domain as they are, and hardly any in a template; maths, code and exams never are."""
+def test_what_does_not_rank_when_it_is_left_out_is_not_claimed(model: DifficultyModel, embedder: Embedder) -> None:
+    """Chat ranks no better than by chance within a language; maths, code and exams no better than by length."""
 
     def claimed(texts: list[str]) -> float:
         pairs = zip(embedder.embed(texts), texts, strict=True)
         return float(np.mean([model.assess(vector, features(text)).in_domain for vector, text in pairs]))
 
-    exam = WRAPPED["templates"][0]
-    assert claimed([*WRAPPED["prompts"]["chat"], *PLAIN_KINDS["chat"]]) > 0.8
-    assert claimed([exam.replace("{prompt}", prompt) for prompt in WRAPPED["prompts"]["chat"]]) <= 0.1
-    for kind in ("maths", "code", "choices"):
-        assert claimed([*WRAPPED["prompts"].get(kind, []), *PLAIN_KINDS[kind]]) <= 0.1
+    for kind in ("chat", "maths", "code", "choices"):
+        assert claimed([*WRAPPED["prompts"].get(kind, []), *PLAIN_KINDS[kind]]) == 0
 
 
-def test_what_is_plainly_harder_in_chat_ranks_higher(model: DifficultyModel, embedder: Embedder) -> None:
-    """The last five of the list against the first five, by their mean quantile."""
+def test_what_is_plainly_harder_in_chat_asks_for_more(model: DifficultyModel, embedder: Embedder) -> None:
+    """The last five of the list against the first five, by their mean effort."""
     said = [model.assess(embedder.embed([text])[0], features(text)) for text in PLAIN_KINDS["chat"]]
-    quantiles = [difficulty.quantile for difficulty in said if difficulty.quantile is not None]
-    assert np.mean(quantiles[-5:]) > np.mean(quantiles[:5]) + 0.05
+    efforts = [0.5 if difficulty.effort is None else difficulty.effort for difficulty in said]
+    assert np.mean(efforts[-5:]) > np.mean(efforts[:5]) + 0.2
 
 
 def test_no_hard_question_is_called_easy(model: DifficultyModel, embedder: Embedder) -> None:

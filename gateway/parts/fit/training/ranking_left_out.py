@@ -10,7 +10,9 @@ is left out as a whole, and every group of its (a subject, a category, a languag
 
 and if its data sets are the user's own, the same traffic as what will be judged: if held-out prompts are. Well enough
 is an APGR of at least FLOOR at its lower 95% bound, and, but for one's own, AHEAD of what sending the longest prompts
-to the strong model gives.
+to the strong model gives. Of a data set whose groups are languages (BY_LANGUAGE) the prompts must be ranked so within
+each language, too: the small models of its labels are worse in some languages, and a table of languages ranks as well
+as heads that tell no more than that.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from rich.table import Table
 from gateway.parts.fit.curves import Blocks, Curve, Floats
 from gateway.parts.fit.datasets import DataError, Example
 from gateway.parts.fit.figures import Interval, interval, resamples
-from gateway.parts.fit.folds import Folds, by_group, by_text
-from gateway.parts.fit.kinds import PUBLIC
+from gateway.parts.fit.folds import Folds, by_group, by_text, numbers_of_names
+from gateway.parts.fit.kinds import BY_LANGUAGE, PUBLIC
 from gateway.parts.fit.training.difficulty_heads import fit, fit_rarity
 from gateway.parts.fit.training.domain import Domain
 from gateway.parts.fit.training.kind_heads import fit_kinds
@@ -60,15 +62,21 @@ class LeftOut:
     length: Interval
     ahead: Interval
     claimed: float
+    within: Interval | None = None
+    """APGR by the rank among the prompts of the same language; None where the groups are no languages."""
 
     @property
     def holds(self) -> bool:
         """Whether the ranking is good enough for a kind to have a domain."""
+        if self.within is not None and not self.within.lo >= FLOOR:
+            return False
         return self.apgr.lo >= FLOOR and (self.what == "prompts" or self.ahead.value >= AHEAD)
 
     def as_json(self) -> dict[str, Any]:
         """Return the figures as JSON values, intervals as [value, low, high]."""
         figures = {name: getattr(self, name) for name in ("apgr", "length", "ahead")}
+        if self.within is not None:
+            figures["within"] = self.within
         numbers = {name: [round(end, 4) for end in (it.value, it.lo, it.hi)] for name, it in figures.items()}
         named = {"dataset": self.dataset, "kind": self.kind, "left_out": self.what, "n": self.prompts}
         return {**named, **numbers, "claimed": round(self.claimed, 4)}
@@ -76,9 +84,11 @@ class LeftOut:
 
 def table_of_left_out(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return the figures, as `LeftOut.as_json` gives them, as a table."""
-    made = made_table("data set", "kind", "left out", "n", "APGR", "length alone", "ahead of length", "claimed")
+    made = made_table(
+        "data set", "kind", "left out", "n", "APGR", "length alone", "ahead of length", "within languages", "claimed"
+    )
     for row in rows:
-        shown = [str(Interval(*row[name])) for name in ("apgr", "length", "ahead")]
+        shown = [str(Interval(*row[name])) if name in row else "" for name in ("apgr", "length", "ahead", "within")]
         made.add_row(row["dataset"], row["kind"], row["left_out"], f"{row['n']:,}", *shown, f"{row['claimed']:.0%}")
     return made
 
@@ -103,6 +113,7 @@ def left_out_rankings(
 ) -> RankingEvidence:
     """Leave out each data set, and each one's groups, and measure. `examples` are the table's first prompts."""
     splits = list(_splits(examples, seed))
+    language = numbers_of_names([example.group.rstrip("+") for example in examples])
     found: list[tuple[int, LeftOut]] = []
     for done, (dataset, what, rows, fold) in enumerate(splits):
         on_progress("leaving out", done, 2 * len(splits))
@@ -112,7 +123,11 @@ def left_out_rankings(
             labels = table.labels[rows[some]]
             if some.sum() >= _FEWEST and labels[:, -1].mean() > labels[:, 0].mean():  # else there is no gap to recover
                 figures = compared(score[some], labels, table.chars[rows[some]])
-                found.append((kind, LeftOut(dataset, table.kinds[kind], what, int(some.sum()), *figures, 0.0)))
+                row = LeftOut(dataset, table.kinds[kind], what, int(some.sum()), *figures, 0.0)
+                if dataset in BY_LANGUAGE:
+                    ranked = ranks_within(language[rows[some]], score[some])
+                    row = replace(row, within=compared(ranked, labels, table.chars[rows[some]])[0])
+                found.append((kind, row))
     named = {kind: [row for number, row in found if number == kind] for kind, _ in found}
     claimed = frozenset(kind for kind, rows in named.items() if may_claim(rows))
     shares: dict[tuple[str, str, str], float] = {}
@@ -189,6 +204,16 @@ def _inside(table: TrainingTable, rows: NDArray[np.intp], fold: Folds, claimed: 
         kind = logits[:, : len(tasks)].argmax(axis=1)
         inside[here] = logits[np.arange(len(kind)), len(tasks) + kind] > 0
     return inside
+
+
+def ranks_within(group: NDArray[np.intp], score: Floats) -> Floats:
+    """Return the rank of each score among those of its group, 0..1, equal ones with their mean rank."""
+    ranks = np.empty(len(score))
+    for number in np.unique(group):
+        own = np.flatnonzero(group == number)
+        _, place, count = np.unique(score[own], return_inverse=True, return_counts=True)
+        ranks[own] = (np.cumsum(count) - count / 2)[place] / len(own)
+    return ranks
 
 
 def compared(score: Floats, labels: Floats, chars: NDArray[Any]) -> tuple[Interval, Interval, Interval]:
