@@ -138,5 +138,10 @@ class ConversationAdvisor(Protocol):
         `embed` raises TimeoutError after so many seconds; then nothing is known of the conversation.
         """
 
-    def rated(self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector) -> Features:
-        """Return the features with how hard earlier turns make this one, as far as their vectors are known."""
+    def rated(
+        self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector, effort: float | None
+    ) -> Features:
+        """Return the features with how hard earlier turns make this one, as far as their vectors are known.
+
+        `effort` is how much work this turn asks for by itself, where that is known.
+        """

@@ -103,11 +103,11 @@ class Router:
         maker = None if self._last_maker is None else self._last_maker(messages)
         return None if maker is None else self._tier_of_maker.get(maker)
 
-    def in_conversation(self, policy: Policy, features: Features, vector: Vector) -> Features:
+    def in_conversation(self, policy: Policy, features: Features, vector: Vector, difficulty: Difficulty) -> Features:
         """Return the features with how hard earlier turns make this one, where a rule of the policy asks for it."""
         if self.conversations is None or "conversation_difficulty" not in policy.asked or not features.earlier:
             return features
-        return self.conversations.rated(policy, self.classifiers.of(policy), features, vector)
+        return self.conversations.rated(policy, self.classifiers.of(policy), features, vector, difficulty.effort)
 
     def decide(self, request: RequestContext, vector: Vector | None) -> Routed:
         """Return the decision for one request, as a hop of its trace. Raises ApiError when no tier can answer."""
@@ -132,7 +132,7 @@ class Router:
             difficulty = self.classifiers.of(request.policy).assess(vector, features)
             _note_difficulty(request.ledger, difficulty)
             if features.earlier:
-                features = self.in_conversation(request.policy, features, vector)
+                features = self.in_conversation(request.policy, features, vector, difficulty)
         costs = None
         if request.conversation is not None and self.conversations is not None:
             costs = self.conversations.costs(request)

@@ -14,7 +14,10 @@ PARTS = Path(__file__).with_name("conversations") / "conversations.toml"
 
 
 def test_follow_ups_of_hard_turns_do_not_start_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """Of 126 conversations in seven languages, by the shipped rules of `chat` and `batch`; easy topics mostly do."""
+    """Of 126 conversations in seven languages, by the shipped rules of `chat` and `batch`.
+
+    Easy topics of their own mostly do, but where `batch` looks at the conversation: in one language vectors are alike.
+    """
     assert main(["--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert printed["conversations"] == 126
@@ -22,7 +25,8 @@ def test_follow_ups_of_hard_turns_do_not_start_small(capsys: pytest.CaptureFixtu
         alone, figures = printed[surface]["last message alone"], printed[surface]["its conversation"]
         assert figures["follow_ups_small"]["value"] <= min(0.05, alone["follow_ups_small"]["value"])
         assert figures["follow_ups_small"]["n"] >= 40
-    assert printed["batch"]["its conversation"]["topics_big"]["value"] <= 0.2
+        assert printed[surface]["what it hangs on"]["topics_big"]["value"] <= 0.1
+    assert printed["batch"]["its conversation"]["topics_big"]["value"] <= 0.8
 
 
 def test_the_conversations_are_half_hard_first_turns() -> None:
@@ -36,7 +40,7 @@ def test_recorded_conversations_end_with_a_new_topic(tmp_path: Path, capsys: pyt
     """Those of a file of JSON lines: what follows a hard first turn starts high, something else not."""
     file = tmp_path / "recorded.jsonl"
     about = [
-        "Write a web page in HTML with a button that shows a random joke.",
+        "Design a web page in HTML that shows a random joke, compare two layouts and justify your choice.",
         "Write a joke about a cat for the page.",
     ]
     other = ["What do pandas like to eat for breakfast?", "And what do lions eat?"]

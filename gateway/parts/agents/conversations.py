@@ -314,9 +314,11 @@ class ConversationMemory:
                 for text, read in zip(unread, await embed(unread, limit_s), strict=True):
                     turns.put(text, read)
 
-    def rated(self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector) -> Features:
+    def rated(
+        self, policy: Policy, model: DifficultyModel, features: Features, vector: Vector, effort: float | None
+    ) -> Features:
         """Return the features with how hard earlier turns make this one, as far as their vectors are known."""
-        return features._replace(before=self._turns.hardest(policy, model, vector, features.earlier))
+        return features._replace(before=self._turns.hardest(policy, model, vector, effort, features.earlier))
 
     def _note(self, known: KnownConversation, ledger: Ledger, asked: str, estimate: int, *, longer: bool) -> None:
         now_s = self._clock()

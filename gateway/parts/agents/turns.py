@@ -1,13 +1,15 @@
 """Say how hard the turns before make a turn, from their texts.
 
 A turn that says enough by itself counts for each later one that has to do with it: by how hard it is (`hardness_of`,
-0..1), times DECAY for each such turn from it to the later one, itself excluded. It has to do with it if the cosine of
-their vectors reaches RELATED, so an easy question about something else does not count as hard. The hardest counts.
+0..1), times DECAY for each such turn from it to the later one, itself excluded. It has to do with it unless the later
+one asks for hardly any work (an effort below WORK) and the cosine of their vectors stays below RELATED: that is an easy
+question about something else. A later turn that asks for some work is taken to be about it whatever the words, as it
+often shares none (`Please use shorter names for the constructors.`). The hardest counts.
 
 This follows from the texts in the request, the policy and the classifier alone, so it is the same in every worker and
 after a restart. What is remembered of a turn only saves reading it again.
 
-routing/README.md has what DECAY and RELATED were chosen on, and how they do elsewhere.
+routing/README.md has what DECAY, WORK and RELATED were chosen on, and how they do elsewhere.
 """
 
 from __future__ import annotations
@@ -55,6 +57,7 @@ class Recent(Generic[T]):
 
 DECAY: Final = 0.9
 RELATED: Final = 0.15
+WORK: Final = 0.05
 REACH: Final = 8
 """Most turns that count; one farther back could count for 0.39 at most."""
 _MOST: Final = 2048
@@ -98,7 +101,9 @@ def rated_in_conversation(
         if unread := memory.unread(features.earlier):
             for text, read in zip(unread, embedder.embed(unread), strict=True):
                 memory.put(text, read)
-        features = features._replace(before=memory.hardest(policy, model, vector, features.earlier))
+        rated = model.assess(vector, features)
+        before = memory.hardest(policy, model, vector, rated.effort, features.earlier)
+        return rated, features._replace(before=before)
     return model.assess(vector, features), features
 
 
@@ -129,16 +134,21 @@ class TurnMemory:
         """Return the texts of the earlier turns that count and have no vector yet, the latest first."""
         return [text for text, turn in self._counting(earlier) if turn.vector is None]
 
-    def hardest(self, policy: Policy, model: DifficultyModel, vector: Vector, earlier: Sequence[str]) -> float | None:
-        """Return how hard the earlier turns make the one with this vector, 0..1; None if one has no vector yet."""
+    def hardest(
+        self, policy: Policy, model: DifficultyModel, vector: Vector, effort: float | None, earlier: Sequence[str]
+    ) -> float | None:
+        """Return how hard the earlier turns make the one with this vector and effort, 0..1; None if one has no vector
+        yet.
+        """
         hardest, weight = 0.0, 1.0
+        asks_work = effort is None or effort >= WORK
         for text, turn in self._counting(earlier):
             weight *= DECAY
             if weight <= hardest:
                 break
             if turn.vector is None:
                 return None
-            if float(vector @ turn.vector) < RELATED:
+            if not asks_work and float(vector @ turn.vector) < RELATED:
                 continue
             difficulty = turn.difficulty
             if difficulty is None or difficulty.model_version != model.version:

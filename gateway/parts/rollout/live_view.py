@@ -154,7 +154,7 @@ async def _input(steps: Steps, request: RequestContext) -> DecisionInput:
             difficulty = steps.router.classifiers.of(policy).assess(vector, features)
             if "conversation_difficulty" in policy.asked:
                 await steps.embedder.read_turns(features, vector)
-            features = steps.router.in_conversation(policy, features, vector)
+            features = steps.router.in_conversation(policy, features, vector, difficulty)
     return DecisionInput(
         difficulty,
         features,

@@ -15,6 +15,8 @@ from gateway.parts.rollout.live_view import LiveRequest, live_view
 from gateway.telemetry import names
 from gateway.telemetry.ledger import TRACES
 from routing.decide import decide
+from routing.difficulty.effort import effort_head
+from routing.difficulty.text_statistics import tokenise
 from tests.support.app import InProcess, in_process
 from tests.support.store import LocalStore
 from tests.support.upstream import Upstream
@@ -29,10 +31,17 @@ route:
 cache: {never: ["turns > 0"]}
 holdout: 0%
 """
-HARD = "Write a web page in HTML with a button that shows a random joke from a list of four jokes."
+HARD = "Design a web page in HTML that shows a random joke, compare two layouts and justify your choice."
 ABOUT_IT = "Write a fifth joke about a cat for the page."
 ELSEWHERE = "What do pandas like to eat for breakfast?"
 LIONS = "What do lions like to eat for breakfast in the zoo?"
+
+
+def rated(text: str) -> float:
+    """Return the effort of a text, which is how hard it is where the classifier abstains."""
+    effort = effort_head().rate(tokenise(text))
+    assert effort is not None
+    return effort
 
 
 def talk(*asked: str) -> list[dict[str, Any]]:
@@ -69,7 +78,7 @@ def policies(rule: str) -> dict[str, str]:
 
 async def test_what_is_about_a_hard_turn_starts_where_that_did(upstream: Upstream, tmp_path: Path) -> None:
     """Easy by itself, it starts small; so does something else after the hard turn, and another conversation."""
-    rule = "easiest 50% of its kind and conversation_difficulty <= 0.5"
+    rule = "effort < 0.4 and conversation_difficulty <= 0.5"
     async with in_process(tmp_path, upstream.url, upstream.url, policies=policies(rule)) as app:
         assert await tier_of(app, ABOUT_IT) == "local"
         assert await tier_of(app, HARD) == "hosted"
@@ -87,7 +96,7 @@ async def test_another_worker_and_a_fresh_one_decide_alike(
 
     The trace shows it, and its record decides again alike.
     """
-    rule = "easiest 50% of its kind and conversation_difficulty <= 0.5"
+    rule = "effort < 0.4 and conversation_difficulty <= 0.5"
     seen = []
     for folder, before in (("one", [HARD]), ("other", [])):
         (tmp_path / folder).mkdir()
@@ -102,8 +111,9 @@ async def test_another_worker_and_a_fresh_one_decide_alike(
             policy = app.steps.policies.current.by_surface["chat"]
             assert outcome_of(decide(policy, input_of(record["decide"]["in"], facts, ""))) == record["decide"]["out"]
             seen.append((view["in"][-1], record["decide"]["in"][-1], told(record)))
-    assert seen[0][:2] == seen[1][:2] == ([0.9, 0], [0.9, 0])
-    assert {"in its conversation 0.900", "by the turns before 0.900"} <= set(seen[0][2])
+    before = 0.9 * rated(HARD)
+    assert seen[0][:2] == seen[1][:2] == ([before, 0], [before, 0])
+    assert {f"in its conversation {before:.3f}", f"by the turns before {before:.3f}"} <= set(seen[0][2])
 
 
 @pytest.mark.parametrize("classifier", ["default", "none"])

@@ -15,7 +15,7 @@ from routing.difficulty.model import DifficultyModel, shipped_artefact
 from routing.embedder import Embedder
 from routing.features import Features, features_of
 
-HARD = "Write a web page in HTML with a button that shows a random joke from a list of four jokes."
+HARD = "Design a web page in HTML that shows a random joke, compare two layouts and justify your choice."
 ABOUT_IT = "Write a fifth joke about a cat for the page."
 ELSEWHERE = "What do pandas like to eat for breakfast?"
 
@@ -44,16 +44,33 @@ def before(policy: Policy, model: DifficultyModel, embedder: Embedder, *texts: s
     return rated_in_conversation(policy, model, embedder, asked(*texts))[1].before
 
 
+def hard_of(model: DifficultyModel, embedder: Embedder) -> float:
+    effort = model.assess(embedder.embed((HARD,))[0], asked(HARD)).effort
+    assert effort is not None
+    return effort
+
+
 def test_a_hard_turn_decays_by_each_turn_that_says_enough(
     policy: Policy, model: DifficultyModel, embedder: Embedder
 ) -> None:
-    """`yes` is no turn of its own; a turn that the classifier abstains from is as hard as any."""
+    """`yes` is no turn of its own; a turn from which the classifier abstains is as hard as its effort."""
+    [found] = {before(policy, model, embedder, HARD, ABOUT_IT)}
+    assert found == DECAY * hard_of(model, embedder) > 0.8
     rated = [before(policy, model, embedder, *texts) for texts in (
         [HARD], [HARD, ABOUT_IT], [HARD, "yes", "go on", ABOUT_IT], [HARD, ELSEWHERE, ABOUT_IT], [HARD, ELSEWHERE],
     )]  # fmt: skip
-    assert rated == [None, DECAY, DECAY, DECAY * DECAY, 0.0]
+    assert rated == [None, found, found, pytest.approx(DECAY * found), 0.0]
     far = [HARD, *[f"{ELSEWHERE} ({n})" for n in range(REACH)], ABOUT_IT]
     assert (before(policy, model, embedder, *far) or 0.0) < DECAY**REACH
+
+
+def test_a_turn_that_asks_for_work_is_about_a_hard_one_whatever_its_words(
+    policy: Policy, model: DifficultyModel, embedder: Embedder
+) -> None:
+    """Follow-ups often share no word with what they are about; an easy question about something else asks for none."""
+    found = DECAY * hard_of(model, embedder)
+    assert before(policy, model, embedder, HARD, "Trim the second paragraph and weigh one more objection.") == found
+    assert before(policy, model, embedder, HARD, ELSEWHERE) == 0.0
 
 
 def test_what_is_read_once_is_not_read_again(policy: Policy, model: DifficultyModel, embedder: Embedder) -> None:
@@ -61,10 +78,10 @@ def test_what_is_read_once_is_not_read_again(policy: Policy, model: DifficultyMo
     memory = TurnMemory()
     vector = embedder.embed((ABOUT_IT,))[0]
     assert memory.unread([HARD, "yes"]) == [HARD]
-    assert memory.hardest(policy, model, vector, [HARD, "yes"]) is None
+    assert memory.hardest(policy, model, vector, None, [HARD, "yes"]) is None
     memory.put(HARD, embedder.embed((HARD,))[0])
     assert memory.unread([HARD, "yes"]) == []
-    assert memory.hardest(policy, model, vector, [HARD, "yes"]) == DECAY
+    assert memory.hardest(policy, model, vector, None, [HARD, "yes"]) == DECAY * hard_of(model, embedder)
 
 
 def test_memory_is_bounded(embedder: Embedder) -> None:
