@@ -192,6 +192,7 @@ def _telemetry(core: Core) -> Telemetry:
     deployment, metrics, models = core.deployment, core.metrics, core.models
     artefacts = {
         CLASSIFIER: models.classifier.version,
+        "effort": models.classifier.effort.version,
         "embedder": models.embedder.name,
         "verifier": models.verifier.version,
         "cross_encoder": "" if models.cross_encoder is None else models.cross_encoder.version,

@@ -29,8 +29,9 @@ from policies.validation import Extended, Seconds, Section, Share, Whole, knows,
 from policies.yaml_source import Place
 
 ROUTE_NAMES: Final = (
-    "p_adequate", "difficulty", "in_domain", "kind", "quantile", "tokens_in", "turns", "conversation_difficulty",
-    "last_tier", "has_tools", "wants_json", "has_images", "stream", "reasoning_above", "budget_ms",
+    "p_adequate", "difficulty", "in_domain", "kind", "quantile", "effort", "tokens_in", "turns",
+    "conversation_difficulty", "last_tier", "has_tools", "wants_json", "has_images", "stream", "reasoning_above",
+    "budget_ms",
 )  # fmt: skip
 """Names that a rule of `route.start` or `escalate.speculate.both` may use."""
 SURFACE_HEADER = "x-tierline-surface"
@@ -206,8 +207,9 @@ class Route(Section):
 
     Outside its domain the classifier gives no values: `in_domain` is false, and no comparison with `p_adequate`,
     `difficulty`, `kind` or `quantile` holds. `(easiest 40% of its kind or not in_domain)` starts such requests where
-    easy ones start. Without `traffic`, quantiles are of the classifier's reference prompts. `conversation_difficulty`
-    takes such requests for as hard as any.
+    easy ones start. `effort`, how much work a request asks for by common sense, is known there too: `not in_domain and
+    effort < 0.3`. Without `traffic`, quantiles are of the classifier's reference prompts. `conversation_difficulty`
+    takes such requests for as hard as their effort.
     """
 
     classifier: Annotated[str, AfterValidator(_classifier)] = "default"

@@ -357,7 +357,7 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
 
     `quantile` is of the surface's own requests where the policy knows those of this kind, else of the classifier's
     reference prompts. Outside its domain the classifier gives no `p_adequate`, `difficulty`, `kind` or `quantile`: they
-    are None.
+    are None. `effort` is given there too, and is None only where the text does not tell.
     """
     said = difficulty if difficulty is not None and difficulty.in_domain else None
     return {
@@ -366,6 +366,7 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
         "in_domain": said is not None,
         "kind": said.kind or None if said else None,
         "quantile": quantile_of(policy, said) if said else None,
+        "effort": None if difficulty is None else difficulty.effort,
         "tokens_in": features.approx_tokens,
         "turns": features.turns,
         "conversation_difficulty": (
@@ -386,10 +387,11 @@ def rule_values(policy: Policy, difficulty: Difficulty | None, features: Feature
 def hardness_of(policy: Policy, difficulty: Difficulty) -> float:
     """Return how hard a turn is by itself, 0..1: its `quantile`, or `difficulty` where the classifier has no quantile.
 
-    A turn from which the classifier abstains may be as hard as any: 1.
+    Where the classifier abstains, the turn is as hard as the work that it asks for; where the text does not tell that
+    either, as hard as any: 1.
     """
     if not difficulty.in_domain:
-        return 1.0
+        return 1.0 if difficulty.effort is None else difficulty.effort
     quantile = quantile_of(policy, difficulty)
     return difficulty.score if quantile is None else quantile
 

@@ -53,7 +53,7 @@ _COLUMNS: Final = ", ".join(
         _HOP.format(names.THRESHOLD, "in_force"),
     )
 )  # fmt: skip
-_SHARES: Final = frozenset({"p_adequate", "difficulty", "quantile", "conversation_difficulty"})
+_SHARES: Final = frozenset({"p_adequate", "difficulty", "quantile", "effort", "conversation_difficulty"})
 _UNCALIBRATED: Final = frozenset({"logprob", "judge", "agreement"})
 
 

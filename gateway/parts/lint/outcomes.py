@@ -46,9 +46,12 @@ def can_occur(values: Values) -> bool:
     """Return whether a request can have these values: out of its domain the classifier gives none of its own."""
     given = [values[name] is not None for name in CLASSIFIER_VALUES - MAY_BE_MISSING if name in values]
     given += [values["in_domain"]] if "in_domain" in values else []
-    least = values.get("quantile") or 0.0 if all(given) else 1.0
+    least = values.get("quantile") or 0.0
+    if not all(given):
+        effort = values.get("effort", 0.0)
+        least = 1.0 if effort is None else effort
     if (hardest := values.get("conversation_difficulty")) is not None and hardest < least:
-        return False  # it includes this turn, and one that nobody can judge may be as hard as any
+        return False  # it includes this turn, and one of which nothing is known may be as hard as any
     if any(values.get(name) is not None for name in MAY_BE_MISSING):
         return all(given) and ("kind" not in values or values["kind"] is not None)
     return all(given) or not any(given)

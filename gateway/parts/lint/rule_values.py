@@ -50,6 +50,7 @@ ROUTE_VALUES: Final[Ranges] = {
     "in_domain": FLAG,
     "kind": Range(words=KINDS, optional=True),
     "quantile": replace(SHARE, optional=True),
+    "effort": replace(SHARE, optional=True),
     "tokens_in": COUNT,
     "turns": COUNT,
     "conversation_difficulty": replace(SHARE, optional=True),
@@ -64,7 +65,7 @@ ROUTE_VALUES: Final[Ranges] = {
 """Names that a rule of `route.start` or `escalate.speculate.both` may use, and their possible values."""
 CLASSIFIER_VALUES: Final = frozenset({"p_adequate", "difficulty", "kind", "quantile"})
 """Values that the classifier gives only for requests in its domain."""
-RATED: Final = CLASSIFIER_VALUES | {"in_domain", "conversation_difficulty"}
+RATED: Final = CLASSIFIER_VALUES | {"in_domain", "effort", "conversation_difficulty"}
 """Values that nothing is known of without a classifier."""
 MAY_BE_MISSING: Final = frozenset({"kind", "quantile"})
 """Values that it may lack even there: where no kind was fitted, or none of its reference prompts."""

@@ -16,6 +16,7 @@ KIND: Final = "tierline.kind"  # kind of task, such as `chat`
 P_KIND: Final = "tierline.kind.p"  # probability that the request is of that kind
 QUANTILE: Final = "tierline.quantile"  # share of its kind's reference prompts that are easier
 QUANTILE_OWN: Final = "tierline.quantile.own"  # the same of the surface's own requests, where the policy knows them
+EFFORT: Final = "tierline.effort"  # how much work the request asks for by common sense, 0..1
 CONVERSATION: Final = "tierline.conversation.difficulty"  # of the turn in its conversation, where a rule asks for it
 BEFORE: Final = "tierline.conversation.before"  # how hard the turns before make it
 # What each tier would cost the conversation until a harder turn, where it is warm at one: lists of the same length, -1

@@ -166,6 +166,8 @@ def _describe_difficulty(
     if difficulty.kind:
         attributes[detail.KIND] = difficulty.kind
         attributes[detail.P_KIND] = round(difficulty.p_kind, 4)
+    if difficulty.effort is not None:
+        attributes[detail.EFFORT] = round(difficulty.effort, 4)
     if not difficulty.in_domain:
         return
     attributes[detail.DIFFICULTY] = round(difficulty.score, 4)

@@ -127,6 +127,7 @@ def _route(a: Attributes) -> Iterable[str]:
     in_domain = a.get(detail.IN_DOMAIN)
     if in_domain is not None:
         yield "in domain" if in_domain else "out of domain: the classifier abstains"
+    yield _phrase(a, detail.EFFORT, "asks for an effort of {:.3f}")
     yield _phrase(a, detail.CONVERSATION, "in its conversation {:.3f}")
     yield _phrase(a, detail.BEFORE, "by the turns before {:.3f}")
     yield _phrase(a, names.LAST_TIER, "the answer before came from {}")

@@ -11,7 +11,7 @@ share (policy, ladder, capabilities, context lengths, artefacts), a `DecisionBas
 bit. The text of the request is not kept. A record is a list of plain JSON values:
 
     [tokens_in, turns, flags, budget_s, ttft_s, room, holdout, [min_tier, max_tier] or 0,
-     [in_domain, kind, p_kind, quantile, p_right ...] or 0,
+     [in_domain, kind, p_kind, quantile, p_right ..., [effort] where it is known] or 0,
      [health of each tier of the ladder: 0 if well without a forecast,
       [ttft_s, ttft_p95_s, whole_s, queue_s, least_s, marks] if well, or ["why it is unavailable", failing]],
      [before, last_tier, [cost of each tier of the ladder: 0 if unknown, or [cold, usd, cold_s]]], of which the costs,
@@ -234,7 +234,12 @@ def unnamed(given: Mapping[str, Any]) -> Record:
         list(clamp) if any(clamp) else 0,
         0
         if difficulty is None
-        else [int(difficulty["in_domain"]), *(difficulty[name] for name in _JUDGED), *difficulty["p_right"]],
+        else [
+            int(difficulty["in_domain"]),
+            *(difficulty[name] for name in _JUDGED),
+            *difficulty["p_right"],
+            *_of_effort(difficulty.get("effort")),
+        ],
         [_unnamed_health(values) for values in given["health"]],
     ]
     costs = given.get("costs")
@@ -257,8 +262,10 @@ def _named_flags(flags: int) -> Mapping[str, bool]:
 def _named_difficulty(record: Record | int) -> dict[str, Any] | None:
     if not isinstance(record, Sequence):
         return None
-    in_domain, kind, p_kind, quantile, *p_right = record
-    return {"in_domain": bool(in_domain), "kind": kind, "p_kind": p_kind, "quantile": quantile, "p_right": p_right}
+    in_domain, kind, p_kind, quantile, *numbers = record
+    p_right, effort = _parted(numbers)
+    judged = {"in_domain": bool(in_domain), "kind": kind, "p_kind": p_kind, "quantile": quantile, "p_right": p_right}
+    return {**judged, "effort": effort}
 
 
 def _named_health(record: Record | int) -> dict[str, Any]:
@@ -289,14 +296,27 @@ def _costs(tiers: Sequence[TierFacts], record: Sequence[Record | int]) -> dict[s
 
 def _of_difficulty(difficulty: Difficulty) -> Record:
     kind, p_kind = difficulty.kind, difficulty.p_kind
-    return [int(difficulty.in_domain), kind, p_kind, difficulty.quantile, *difficulty.p_right]
+    effort = _of_effort(difficulty.effort)
+    return [int(difficulty.in_domain), kind, p_kind, difficulty.quantile, *difficulty.p_right, *effort]
+
+
+def _of_effort(effort: float | None) -> Sequence[Record]:
+    return () if effort is None else ([effort],)
+
+
+def _parted(numbers: Sequence[Any]) -> tuple[list[float], float | None]:
+    """Return P(right) of each tier, and the effort, which is last and a list, so that older records lack it."""
+    if numbers and isinstance(numbers[-1], Sequence):
+        return list(numbers[:-1]), numbers[-1][0]
+    return list(numbers), None
 
 
 def _difficulty(record: Record | int, classifier: str) -> Difficulty | None:
     if not isinstance(record, Sequence):
         return None
-    in_domain, kind, p_kind, quantile, *p_right = record
-    return Difficulty(tuple(p_right), bool(in_domain), classifier, kind, quantile, p_kind)
+    in_domain, kind, p_kind, quantile, *numbers = record
+    p_right, effort = _parted(numbers)
+    return Difficulty(tuple(p_right), bool(in_domain), classifier, kind, quantile, p_kind, effort)
 
 
 def _of_health(health: TierHealth) -> Record | int:

@@ -56,7 +56,7 @@ def test_every_step_is_shown_with_the_line_that_rules_it(tmp_path: Path, capsys:
     assert [line.split()[0] for line in out.splitlines() if line[:1].strip() and not line.startswith("-")] == steps
     assert "gpt-4o-mini is one of its match.models" in out
     assert "chat.yaml:" in out
-    assert "kind == chat: yes" in out
+    assert "effort < 0.01: yes" in out
     assert "900ms until the first token is due" in out
 
 
@@ -64,9 +64,10 @@ def test_the_classifier_that_ships_is_asked(tmp_path: Path, capsys: pytest.Captu
     """And what it says decides, as on a gateway; a request that it does not know is said to be one."""
     found = explained(capsys, request(tmp_path))
     assert "kind chat" in texts(found, "classifier")
-    assert "chance that a tier suffices (p_adequate): local 0." in texts(found, "classifier")
-    strange = request(tmp_path, messages=[{"role": "user", "content": "zxqv 9-9-9 %%%"}])
-    assert "abstains" in texts(explained(capsys, strange), "classifier")
+    assert "abstains" in texts(found, "classifier") and "(effort): 0.0" in texts(found, "classifier")
+    assert found["start"] == "local"
+    strange = request(tmp_path, messages=[{"role": "user", "content": "9-9-9 %%%"}])
+    assert "(effort): missing" in texts(explained(capsys, strange), "classifier")
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,8 @@ def test_the_cache_says_why_it_may_not_serve(
 
 def test_the_state_of_tiers_and_headers_count(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As on a gateway: a tier that is down, one that is slow, a client's own limit, a surface by its header."""
-    body = request(tmp_path, stream=True)
+    proof = [{"role": "user", "content": "Prove that the square root of two is irrational."}]
+    body = request(tmp_path, stream=True, messages=proof)
     assert explained(capsys, body)["start"] == "hosted"
     assert explained(capsys, body, "--down", "hosted")["start"] == "local"
     assert explained(capsys, body, "-H", "x-tierline-max-tier: local")["start"] == "local"

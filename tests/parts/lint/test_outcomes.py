@@ -72,7 +72,7 @@ def test_what_is_ruled_out_between_names_does_not_count() -> None:
 
 def test_a_rule_of_too_many_cases_is_left_alone() -> None:
     """No claim is better than a slow one."""
-    names = sorted(set(ROUTE_VALUES) - {"stream", "kind", "conversation_difficulty", "last_tier"})
+    names = sorted(set(ROUTE_VALUES) - {"stream", "kind", "conversation_difficulty", "effort", "last_tier"})
     rule = " and ".join(f"({name} > 0.1 or {name} < 0.2)" for name in names)
     assert outcomes(Expression.parse(rule), ROUTE_VALUES) == {True, False}
 
@@ -124,11 +124,12 @@ def test_the_comparisons_of_a_rule_stand_alone() -> None:
 
 
 def test_a_conversation_is_as_hard_as_its_turn_at_least() -> None:
-    """And as hard as any where the classifier abstains from the turn, so such rules can be told never to hold."""
-    never = ["conversation_difficulty < 0.5 and quantile > 0.5", "conversation_difficulty < 1 and not in_domain"]
-    for rule in (*never, "not in_domain and conversation_difficulty <= 0.5"):
+    """And as its effort where the classifier abstains from the turn, so such rules can be told never to hold."""
+    never = ["conversation_difficulty < 0.5 and quantile > 0.5", "conversation_difficulty < 0.5 and effort > 0.5"]
+    for rule in (never[0], f"{never[1]} and not in_domain"):
         assert outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur) == {False}, rule
-    for rule in ("conversation_difficulty > 0.5 and quantile < 0.5", "conversation_difficulty >= 1 and not in_domain"):
+    of_domain = ("conversation_difficulty >= 1 and not in_domain", "not in_domain and conversation_difficulty <= 0.5")
+    for rule in (never[1], "conversation_difficulty > 0.5 and quantile < 0.5", *of_domain):
         assert True in outcomes(Expression.parse(rule), ROUTE_VALUES, can_occur), rule
 
 

@@ -45,6 +45,7 @@ difficulties = st.none() | st.builds(
     st.sampled_from(("", "chat", "maths")),
     st.none() | shares,
     shares,
+    st.none() | shares,
 )
 features = st.builds(
     Features,
@@ -161,6 +162,7 @@ def test_nothing_that_decides_is_left_out() -> None:
         "kind",
         "quantile",
         "p_kind",
+        "effort",
     ]
     assert Features._fields == (
         "text",

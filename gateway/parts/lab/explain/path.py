@@ -127,6 +127,9 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
     elif not difficulty.in_domain:
         named = f"kind {difficulty.kind} (probability {difficulty.p_kind:.2f}); " if difficulty.kind else ""
         yield PathLine("classifier", f"{named}its ranking is not known to hold for this request, so it abstains", at)
+        yield PathLine(
+            "classifier", f"work that it asks for, by common sense (effort): {_number(difficulty.effort)}", at
+        )
     else:
         yield PathLine(
             "classifier",
@@ -139,6 +142,9 @@ def _classifier(policy: Policy, given: DecisionInput, values: Mapping[str, Any])
             yield PathLine("classifier", text, ("route", "traffic"))
         adequate = [f"{tier} {_number(_own_adequate(policy, difficulty, tier))}" for tier in policy.tiers]
         yield PathLine("classifier", f"chance that a tier suffices (p_adequate): {', '.join(adequate)}", at)
+        yield PathLine(
+            "classifier", f"work that it asks for, by common sense (effort): {_number(difficulty.effort)}", at
+        )
 
 
 def _conversation(policy: Policy, given: DecisionInput, values: Mapping[str, Any]) -> Iterator[PathLine]:

@@ -225,8 +225,9 @@ class PolicyUnderTest:
         p_adequate, difficulty = values.get("p_adequate"), values.get("difficulty")
         kind, quantile = values.get("kind"), values.get("quantile")
         stated = not (p_adequate is None and difficulty is None and kind is None and quantile is None)
+        effort = values.get("effort")
         if not values.get("in_domain", stated):
-            return StatedDifficulty((0.0, 1.0), False, "stated", adequate=(0.0,) * len(tiers))
+            return StatedDifficulty((0.0, 1.0), False, "stated", effort=effort, adequate=(0.0,) * len(tiers))
         if p_adequate is None and difficulty is None and self._asks_for_difficulty:
             key = "difficulty" if "p_adequate" not in self.asks_for else "p_adequate"
             file = self.tested.document.file.name
@@ -239,7 +240,7 @@ class PolicyUnderTest:
         else:
             adequate = (*[p_adequate] * (len(tiers) - 1), 1.0 if len(tiers) > 1 else p_adequate)
         return StatedDifficulty(
-            (adequate[0], adequate[-1]), True, "stated", kind or "", quantile, 1.0, adequate, difficulty
+            (adequate[0], adequate[-1]), True, "stated", kind or "", quantile, 1.0, effort, adequate, difficulty
         )
 
     def _given(

@@ -105,6 +105,7 @@ class Given(Section):
     in_domain: bool | None = None
     kind: Kind | None = None
     quantile: Share | None = None
+    effort: Share | None = None
     tokens_in: Count = 100
     turns: Count = 1
     conversation_difficulty: Share | None = None

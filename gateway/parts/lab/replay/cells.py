@@ -85,6 +85,7 @@ class Inputs:
     in_domain: Bools
     kind: Ints
     quantile: Floats
+    effort: Floats
     p_right: Floats
     before: Floats
     last_tier: Ints
@@ -167,7 +168,8 @@ class CellDecider:
         if inputs.judged[at]:
             kind = inputs.kinds[inputs.kind[at] - 1] if inputs.kind[at] else ""
             p_right = [p for p in inputs.p_right[at].tolist() if p == p]  # noqa: PLR0124 - NaN differs from itself
-            difficulty = [int(inputs.in_domain[at]), kind, 0.0, _or_none(inputs.quantile[at]), *p_right]
+            effort = [] if (own := _or_none(inputs.effort[at])) is None else [[own]]
+            difficulty = [int(inputs.in_domain[at]), kind, 0.0, _or_none(inputs.quantile[at]), *p_right, *effort]
         before, last_tier = _or_none(inputs.before[at]), int(inputs.last_tier[at])
         costs = [_cost(inputs, at, place) for place in self._places]
         turns = [before, last_tier, *([costs] if any(costs) else [])]
@@ -265,6 +267,8 @@ class CellDecider:
                 return _difficulty(inputs)
             case "quantile":
                 return self._quantile(inputs)
+            case "effort":
+                return np.where(inputs.judged, inputs.effort, np.nan)
             case "tokens_in":
                 return inputs.tokens_in.astype(np.float64)
             case "turns":
@@ -281,7 +285,8 @@ class CellDecider:
         quantile = self._quantile(inputs)
         before = np.where(inputs.turns <= 1, np.nan_to_num(inputs.before), inputs.before)
         own = np.where(np.isnan(quantile), _difficulty(inputs), quantile)
-        return np.where(inputs.judged, np.maximum(before, np.where(inputs.in_domain, own, 1.0)), np.nan)
+        abstained = np.where(np.isnan(inputs.effort), 1.0, inputs.effort)
+        return np.where(inputs.judged, np.maximum(before, np.where(inputs.in_domain, own, abstained)), np.nan)
 
     def _quantile(self, inputs: Inputs) -> Floats:
         own = np.where(inputs.in_domain, inputs.quantile, np.nan)
