@@ -32,7 +32,7 @@ from gateway.cascade.answer_checks import LEAST_TOKENS, check_schemas, cut_promp
 from gateway.cascade.call import MOST_LOWERED, BackendCall, backend_request, fitted, lowered
 from gateway.cascade.protocols import HeldDraft
 from gateway.cascade.streaming import LiveStream
-from gateway.chat.completions import entries_of, evidence_of, fill_in, says_more_than_text, strip_logprobs
+from gateway.chat.completions import evidence_of, fill_in, says_more_than_text, strip_logprobs, token_entries
 from gateway.chat.stream_state import StreamState
 from gateway.dialects.native import client_paths
 from gateway.telemetry import names
@@ -293,7 +293,7 @@ class AttemptRun:
                 if not captures
                 else state.told()
                 if state
-                else entries_of(value, tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")))
+                else token_entries(value, tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")))
             )
             self._note(step.verdict, evidence, told)
             outcome = step.outcome

@@ -160,7 +160,7 @@ def evidence_of(
     )
 
 
-def entries_of(completion: Mapping[str, Any], *, tops_asked: bool) -> list[dict[str, Any]]:
+def token_entries(completion: Mapping[str, Any], *, tops_asked: bool) -> list[dict[str, Any]]:
     """Return the entries that `evidence_of` reads of a whole completion."""
     choices = completion["choices"]
     message = choices[0]["message"]

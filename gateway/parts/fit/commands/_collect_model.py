@@ -20,7 +20,7 @@ from gateway.backends.base import (
     TimedOut,
     Unreachable,
 )
-from gateway.chat.completions import entries_of, top_logprobs
+from gateway.chat.completions import token_entries, top_logprobs
 from gateway.chat.usage import usage_of
 from gateway.parts.fit.commands._collect_rows import CollectTask
 from gateway.parts.fit.datasets import Json
@@ -145,7 +145,7 @@ def _recorded(completion: Mapping[str, Any], task: CollectTask, latency_s: float
     text = choice["message"].get("content")
     text = text if isinstance(text, str) else ""
     usage = usage_of(completion)
-    told = entries_of(completion, tops_asked=True)
+    told = token_entries(completion, tops_asked=True)
     logprobs = [float(entry["logprob"]) for entry in told]
     top = [[round(value, 4) for value in sorted(found, reverse=True)] for found in top_logprobs(told, _ALTERNATIVES)]
     answer = {
