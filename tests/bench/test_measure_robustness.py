@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from policies.loader import SHIPPED
+from routing.difficulty.model import shipped_artefact
 from tests.bench.measure_robustness import main
+from tests.support.claims import claiming_all
 
 SAMPLE = Path(__file__).parents[1] / "fixtures" / "routing_sample.jsonl"
 POLICY = SHIPPED / "chat.yaml"
@@ -63,9 +65,9 @@ def test_robustness_reads_start_rules_as_the_gateway_does(evaluate: Run, tmp_pat
     prompts = [*sums, *(f"Can you tell me a story about my friend and {number} dogs?" for number in range(3, 23))]
     rows = [{"id": n, "dataset": "d", "group": "g", "a": text, "b": text} for n, text in enumerate(prompts)]
     pairs = written(tmp_path / "pairs.jsonl", [{**row, "same_answer": True} for row in rows])
-    report = evaluate("--pairs", pairs, "--policy", policy)
-    assert report["in_domain"]["value"] > 0.2
-    assert report["policy"]["share_per_tier"]["hosted"] == pytest.approx(report["in_domain"]["value"], abs=1e-4)
+    for artefact, claimed in ((shipped_artefact("static"), 0.0), (claiming_all(tmp_path / "claims"), 1.0)):
+        report = evaluate("--pairs", pairs, "--policy", policy, "--artefact", artefact)
+        assert report["in_domain"]["value"] == report["policy"]["share_per_tier"]["hosted"] == claimed
 
 
 def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

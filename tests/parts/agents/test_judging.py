@@ -17,6 +17,7 @@ from gateway.parts.agents.scorer import WHOLE
 from routing.confidence import calls
 from tests.integration.test_path import HARD, ask, text_of, traced
 from tests.parts.agents.test_scorer import written
+from tests.support.claims import claiming_all
 from tests.support.gateway import Gateway, config, serve
 from tests.support.heads import mean_scorer, write_head
 from tests.support.store import LocalStore
@@ -88,7 +89,9 @@ def judging(
     policies["scored"] += "  verify: [logprobs, scorer]\n"
     policies["decided"] += JUDGE.format("decider", "1s")
     policies["late"] += JUDGE.format("judge", "100ms")
-    policies["informed"] = policies["informed"].replace("classifier: none", "classifier: default")
+    claiming = claiming_all(folder / "claims")
+    pinned = f"{claiming}@{claiming.name.removeprefix('chat-')}"
+    policies["informed"] = policies["informed"].replace("classifier: none", f"classifier: {pinned}")
     tiers = [{"name": name, "backends": [copy.deepcopy(backend)]} for name, backend in kinds.items()] + tiers[1:]
     judge = {**plain, "model": "judge", "price": {"input": 1, "output": 1}}
     tiers.append({"name": "judge", "backends": [judge]})

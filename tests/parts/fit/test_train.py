@@ -14,14 +14,12 @@ import pytest
 from gateway.cli.main import main
 from gateway.encoders import load_embedder
 from gateway.parts.fit.datasets import DataError, Example, choose_ladder, label, read_rows
-from gateway.parts.fit.learning.own_artefact import save_own
 from gateway.parts.fit.metrics import measure
 from gateway.parts.heads.head import ConfidenceHead
 from routing.confidence.judge import Evidence
-from routing.difficulty.model import SHEET_FILE, DifficultyModel, shipped_artefact
-from routing.difficulty.own_heads import OwnHeads
-from routing.difficulty.text_statistics import COUNTS
+from routing.difficulty.model import SHEET_FILE, DifficultyModel
 from routing.features import Features, features_of_text
+from tests.support.claims import claiming_all
 from tests.support.extras import needs
 
 pytestmark = needs("sklearn", "the train extra is not installed")
@@ -215,17 +213,6 @@ def test_confidence_is_trained_from_the_command_line(tmp_path: Path, capsys: pyt
     code, said, err = run(capsys, *words, "gpt")
     assert (code, said) == (2, "")
     assert err.endswith("no answer of gpt; it has those of tiny\n")
-
-
-def claiming_all(folder: Path) -> Path:
-    """Write the shipped classifier with heads of its own that say what it says, and claim every request."""
-    zeros, counts = np.zeros((2, 256), np.float32), np.zeros((2, len(COUNTS)), np.float32)
-    ends = np.zeros(len(COUNTS), np.float32), np.ones(len(COUNTS), np.float32)
-    as_it_is, nothing = np.ones((2, 2), np.float32), np.zeros((2, 2), np.float32)
-    quantiles = np.tile(np.linspace(0, 1, 101, dtype=np.float32), (5, 1))
-    everywhere = np.array([-1], np.float32)
-    heads = OwnHeads(zeros, counts, as_it_is, nothing, *ends, zeros[:1], everywhere, quantiles)
-    return save_own(shipped_artefact("static"), heads, folder, "chat", {})
 
 
 def test_a_confidence_head_may_weigh_in_the_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
