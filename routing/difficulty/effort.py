@@ -87,7 +87,7 @@ def rows_of_word(word: str, bits: int) -> list[int]:
     word = word.replace("ß", "ss")  # as it is in capitals
     mask, framed = (1 << bits) - 1, f"<{word}>"
     parts = [framed[at : at + length] for length in _LENGTHS for at in range(len(framed) - length + 1)]
-    return [crc32(word.encode()) & mask, *(crc32(part.encode(), _PART) & mask for part in parts)]
+    return [crc32(word.encode()) & mask, *[crc32(part.encode(), _PART) & mask for part in parts]]
 
 
 def is_unspaced(text: str) -> bool:
@@ -141,7 +141,7 @@ class EffortHead:
         if encoded in self._words or len(word) > _LONGEST or not _SPACED.match(word):
             return 0.0
         own, *parts = self._weights.take(rows_of_word(word, self.bits)).tolist()
-        if not own and sum(part != 0 for part in parts) < _KNOWN * len(parts):
+        if not own and len(parts) - parts.count(0) < _KNOWN * len(parts):
             return 0.0
         return float(own + sum(parts) / math.sqrt(max(1, len(parts))))
 
