@@ -230,6 +230,11 @@ class BackendRequest:
     held: bool = False
     """Whether a stream is of no use without log-probabilities: where these are refused of it, it is asked for whole."""
 
+    @property
+    def asks_alternatives(self) -> bool:
+        """Whether the gateway or its client asks for alternatives beside each token's log-probability."""
+        return self.ask_logprobs or bool(self.body.get("top_logprobs"))
+
 
 class Completion(NamedTuple):
     """A whole answer: its bytes as received, and parsed (an object with a non-empty `choices`).

@@ -278,7 +278,7 @@ class AttemptRun:
                     wants_json=request.features.wants_json,
                     own_limit=request.own_limit and not self._lowered,
                     alternatives=call.slot.endpoint.alternatives,
-                    tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
+                    tops_asked=asked.asks_alternatives,
                     call_rules=rules,
                 )
             )
@@ -287,14 +287,9 @@ class AttemptRun:
             evidence = await self._verified(evidence, call.slot.endpoint)
             hop.attributes[names.TOKENS_JUDGED] = len(evidence.logprobs or ())
             step = machine.ended(evidence, time.monotonic())
-            captures = request.trace.captures
-            told = (
-                ()
-                if not captures
-                else state.told()
-                if state
-                else token_entries(value, tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")))
-            )
+            told: Sequence[Mapping[str, Any]] = ()
+            if request.trace.captures:
+                told = token_entries(value, tops_asked=asked.asks_alternatives) if state is None else state.told()
             self._note(step.verdict, evidence, told)
             outcome = step.outcome
         else:
@@ -324,7 +319,7 @@ class AttemptRun:
         state = self._watched = StreamState(
             judged=True,
             alternatives=call.slot.endpoint.alternatives,
-            tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
+            tops_asked=asked.asks_alternatives,
             call_rules=self.request.call_rules(),
         )
         state.collect()
@@ -362,7 +357,7 @@ class AttemptRun:
         state = StreamState(
             judged=attempt.judged,
             alternatives=endpoint.alternatives if attempt.judged else 0,
-            tops_asked=asked.ask_logprobs or bool(asked.body.get("top_logprobs")),
+            tops_asked=asked.asks_alternatives,
             looks_for_loops=request.policy.escalate.when.repetition,
             call_rules=request.call_rules(),
         )
