@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,6 +22,8 @@ from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import desk_languages, desk_requests
 from tests.bench.exam.public import unselected_pairs
 from tests.bench.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
+from tests.bench.exam.scope import ScopeLookup, ScopeQuestion, figures_of, scope_questions
+from tests.bench.exam.table import NEEDED
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -79,6 +83,60 @@ def test_english_has_rewordings_and_traps_of_mixed_kinds() -> None:
     for pair in pairs("english"):
         if pair.kind == "long":
             assert all(60 <= len(text.split()) <= 150 for text in (pair.a, pair.b)), pair
+
+
+def test_what_is_looked_up_in_a_scope_stands_beside_near_questions() -> None:
+    """A wording wants one thing; no trap wants what the scope has, and each rewording's question was asked first."""
+    questions = scope_questions()
+    assert len({question.text.casefold() for question in questions}) == len(questions)
+    known = {question.wants for question in questions if question.first}
+    traps = [question for question in questions if question.wants not in known]
+    assert not any(question.first for question in traps)
+    sample = scope_questions(limit=1, seed=1)
+    assert {question for question in sample if question.first} == {question for question in questions if question.first}
+    assert len(sample) < len(questions)
+
+
+def test_a_hit_in_a_scope_is_right_where_it_answers_the_question_asked() -> None:
+    asked = ScopeQuestion("a", "w", "k", False)
+    rows = [
+        ScopeLookup(asked, True, True, True, "b", 1),
+        ScopeLookup(asked, True, True, False, "c", 3),
+        ScopeLookup(asked, False, True, False, "c", 2),
+        ScopeLookup(asked, False, False, False, "", 2),
+    ]
+    figures = figures_of(rows, 7)
+    assert (figures.served.value, figures.mistaken.value, figures.wrong.value) == (0.5, 0.5, 0.5)
+    assert (figures.stored, figures.judged_mean, figures.judged_each) == (7, 2.0, 2.0)
+
+
+def test_a_scope_is_looked_up_in_a_store(capsys: pytest.CaptureFixture[str]) -> None:
+    """The same words are a hit without any model; a lookup finds what was asked first."""
+    assert main(["--part", "scope", "--cross-encoder", "none", "--limit", "3", "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)["scope"]
+    assert values["stored"] > 350 and values["served"]["n"] > 20 and values["wrong"]["n"] > 40
+    assert values["served"]["value"] > 0.05 and values["judged_each"] == 0
+
+
+def test_the_table_says_of_each_figure_whether_its_target_is_reached(capsys: pytest.CaptureFixture[str]) -> None:
+    """The parts that it needs are run, and not shown where they were not asked for."""
+    options = ["--cross-encoder", "none", "--limit", "2", "--languages", "en,de"]
+    assert main(["--part", "table", *options, "--json"]) == 0
+    values = json.loads(capsys.readouterr().out)
+    assert set(values) == {*NEEDED, "table"}
+    lines = {line["what"]: line for line in values["table"]}
+    served = lines["mixed, 13 languages: rewordings served"]
+    assert served["target"] == 40 and served["at_least"] and served["met"] == (served["value"] >= 40)
+    barred = lines["stable texts barred"]
+    assert barred["n"] > 500 and barred["met"] == (barred["value"] <= 4)
+    assert "CPU" not in " ".join(lines)
+
+
+def test_the_command_is_run_as_a_tool() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.exam", "--help"], capture_output=True, text=True, check=True, cwd=TOOLS.parent
+    )
+    assert done.stdout.startswith("usage: python -m tools.exam") and "--part table" in done.stdout
 
 
 def test_answers_are_there_in_six_languages_as_many_the_same_as_others() -> None:
@@ -178,7 +236,7 @@ def _exam_texts() -> set[str]:
     for language in desk_languages():
         for asks, _ in read_data(FOLDER / "desk" / f"{language}.toml")["intents"]:
             questions |= {_plain(ask) for ask in asks if len(ask) > _SHORT}
-    questions |= {_plain(question.text) for question in volatile_questions()}
+    questions |= {_plain(question.text) for question in (*volatile_questions(), *scope_questions())}
     return questions | {_plain(text) for row in answer_pairs() for text in (row.one, row.other)}
 
 

@@ -1,1 +1,1 @@
-"""Held-out exam of the semantic cache: `python -m tests.bench.exam`. Nothing here is trained on."""
+"""Held-out exam of the semantic cache: `python -m tools.exam`. Nothing here is trained on."""

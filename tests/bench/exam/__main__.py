@@ -1,4 +1,4 @@
-"""Print what the semantic cache makes of the exam: `python -m tests.bench.exam`."""
+"""Print what the semantic cache makes of the exam: `python -m tools.exam`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,19 @@ from gateway.report import WIDE, OnProgress, Report, table
 from policies.loader import SHIPPED
 from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import REQUESTS, desk_languages, run_desks
+from tests.bench.exam.pair_cost import compare_pair_cost
 from tests.bench.exam.public import unselected_pairs
 from tests.bench.exam.questions import PARTS, ExamPair, languages_of, pairs_of, volatile_questions
 from tests.bench.exam.recall import SCOPE, recalled
+from tests.bench.exam.scope import ScopeFigures, figures_of, look_up, scope_questions, shown_scope
+from tests.bench.exam.table import MIXED, NEEDED, Answered, lines_of, shown_lines
 from tests.bench.measure_cache import CacheOptions, CacheUnderTest, PlannedRequests, load_cache, pair_cosines
 from tools import command
 from tools.cache_stages import score_pairs, served_of, share_shown
 
-_ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall")
+_ALL: Final = (*PARTS, "volatile", "answers", "desk", "recall", "scope", "table")
+_COSTED: Final = 200
+"""Pairs of each label whose cost is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,32 +80,59 @@ def examine(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     lines: list[str | Table] = []
     cache, embedder = examined.cache, examined.embedder
     comparer = AnswerComparer(embedder.embed, cache.cross_encoder, alike=ALIKE[args.embedding])
-    if "volatile" in parts:
-        values["volatile"], tables = _volatile(examined.requests, languages, wrong=args.wrong)
-        lines += tables
+    table_languages = languages or frozenset(MIXED)
+    needed = {*parts, *NEEDED} if "table" in parts else {*parts}
+
+    def languages_for(part: str) -> frozenset[str]:
+        return languages if part in parts else table_languages
+
+    def take(part: str, made: tuple[dict[str, Any], list[str | Table]]) -> None:
+        values[part] = made[0]
+        lines.extend(made[1] if part in parts else ())
+
+    if "volatile" in needed:
+        take("volatile", _volatile(examined.requests, languages, wrong=args.wrong))
     if "answers" in parts:
-        values["answers"], tables = compared(answer_pairs(languages), comparer, on_progress)
-        lines += tables
+        take("answers", compared(answer_pairs(languages), comparer, on_progress))
     if "desk" in parts:
         desks = [one for one in desk_languages() if not languages or one in languages]
         count = args.limit or REQUESTS
-        values["desk"], tables = run_desks(
-            desks, count, args.seed, cache, examined.requests, embedder, comparer, on_progress
-        )
-        lines += tables
-    if "recall" in parts:
-        pairs = [pair for part in ("english", "rewordings") for pair in pairs_of(part, languages)]
-        pairs = _limited(pairs, args.limit, args.seed)
-        values["recall"], tables = recalled(pairs, SCOPE, args.seed, cache, examined.requests, embedder, on_progress)
-        lines += tables
-    asked = {part: _limited(pairs_of(part, languages), args.limit, args.seed) for part in parts if part in PARTS}
+        take("desk", run_desks(desks, count, args.seed, cache, examined.requests, embedder, comparer, on_progress))
+    if "recall" in needed:
+        reworded = [pair for part in ("english", "rewordings") for pair in pairs_of(part, languages_for("recall"))]
+        reworded = _limited(reworded, args.limit, args.seed)
+        take("recall", recalled(reworded, SCOPE, args.seed, cache, examined.requests, embedder, on_progress))
+    scope: ScopeFigures | None = None
+    if "scope" in needed and (not languages or "en" in languages):
+        questions = scope_questions(args.limit, args.seed)
+        looked = look_up(questions, cache, embedder, on_progress, args.seed)
+        stored = sum(question.first for question in questions)
+        scope = figures_of(looked, stored)
+        take("scope", shown_scope(looked, stored, wrong=args.wrong))
+    asked = {
+        part: _limited(pairs_of(part, languages_for(part)), args.limit, args.seed) for part in PARTS if part in needed
+    }
     if args.pairs:
         asked["unselected"] = unselected_pairs(args.pairs, args.limit, args.seed)
+        parts.append("unselected")
+    answered: dict[str, Answered] = {}
     for part, pairs in asked.items():
         if pairs:
-            values[part], tables = _questions(part, pairs, examined.serves(pairs, on_progress), wrong=args.wrong)
-            lines += tables
+            answered[part] = Answered(pairs, examined.serves(pairs, on_progress))
+            take(part, _questions(part, pairs, answered[part].out, wrong=args.wrong))
+    if "table" in parts:
+        cost = compare_pair_cost(_costed(args.seed)) if args.cost else None
+        rows = lines_of(answered, values, scope, cost)
+        values["table"] = [row.as_json() for row in rows]
+        lines += [shown_lines(rows), ""]
     return Report(values, lines, width=WIDE)
+
+
+def _costed(seed: int) -> list[tuple[str, str]]:
+    """Return pairs of questions in English, as many rewordings as traps, by which the cost of a pair is measured."""
+    pairs, chooser = pairs_of("english"), random.Random(seed)
+    chosen = [chooser.sample([pair for pair in pairs if pair.same == same], _COSTED) for same in (True, False)]
+    return [(pair.a, pair.b) for each in chosen for pair in each]
 
 
 def _questions(
@@ -193,7 +225,7 @@ def _shown(title: str, out: Flags, same: Flags, groups: dict[str, Flags]) -> Tab
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the exam and print the figures."""
-    parser = command.parser("exam", "tests.bench")
+    parser = command.parser("exam")
     parser.add_argument("--part", action="append", choices=_ALL)
     parser.add_argument("--pairs", type=Path, nargs="+", default=[], metavar="FILE")
     parser.add_argument("--languages", default="", metavar="CODES")
@@ -201,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--threshold", type=float, metavar="SCORE")
     parser.add_argument("--policy", type=Path, default=SHIPPED / "chat.yaml", metavar="FILE")
     parser.add_argument("--wrong", action="store_true")
+    parser.add_argument("--cost", action="store_true")
     parser.add_argument("--limit", type=whole(0), default=0, metavar="N")
     add_embedding_flag(parser)
     add_seed_flag(parser, " of samples")

@@ -11,7 +11,7 @@ from typing import Any, Final
 from cache.text.reading import is_written_in
 
 FOLDER: Final = Path(__file__).parent
-PARTS: Final = ("opposites", "rewordings", "english")
+PARTS: Final = ("opposites", "rewordings", "english", "words")
 """Parts whose pairs of questions are decided one by one."""
 BETWEEN: Final = " | "
 _VALUES_EACH: Final = 4
@@ -66,7 +66,7 @@ def _timed() -> Iterator[TimedQuestion]:
             of, turn = group.get("of", [""]), 0
             for ask in group["ask"]:
                 for _ in range(_VALUES_EACH if "{x}" in ask else 1):
-                    text = _filled(ask, {"x": of[turn % len(of)]})
+                    text = filled(ask, {"x": of[turn % len(of)]})
                     yield TimedQuestion(text, group["changes"], data["language"], group["kind"])
                     turn += 1
 
@@ -84,7 +84,11 @@ def _every(part: str) -> Iterator[ExamPair]:
         return
     for language in languages_of(part):
         data = read_data(FOLDER / part / f"{language}.toml")
-        if part == "rewordings":
+        if part == "words":
+            for group in data["group"]:
+                for row in group["rows"]:
+                    yield from reworded(language, row, group["kind"], group["kind"])
+        elif part == "rewordings":
             for row in data["rows"]:
                 yield from reworded(language, row, "rewording", "trap")
         else:
@@ -94,15 +98,20 @@ def _every(part: str) -> Iterator[ExamPair]:
 
 
 def reworded(language: str, row: list[str], same: str, other: str) -> Iterator[ExamPair]:
-    """Yield a text with its rewording, and with its trap. A trap "old => new" is the question with that change."""
+    """Yield a text with its rewording, and with its trap. One written "old => new" is the question with that change."""
     question, rewording, *traps = row
     if rewording:
-        yield ExamPair(question, rewording, True, language, same)
+        yield ExamPair(question, _changed(question, rewording), True, language, same)
     for trap in traps:
-        old, arrow, new = trap.partition(" => ")
-        if arrow and old not in question:
-            raise ValueError(f"{old!r} is not in {question!r}")
-        yield ExamPair(question, question.replace(old, new) if arrow else trap, False, language, other)
+        yield ExamPair(question, _changed(question, trap), False, language, other)
+
+
+def _changed(question: str, written: str) -> str:
+    """Return the question with the change "old => new", or what is written where it is no change."""
+    old, arrow, new = written.partition(" => ")
+    if arrow and old not in question:
+        raise ValueError(f"{old!r} is not in {question!r}")
+    return question.replace(old, new) if arrow else written
 
 
 def _opposites(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -114,13 +123,14 @@ def _opposites(group: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         for words in group["words"]:
             one, other = words.split(BETWEEN)
             for x in group["of"] if "{x}" in ask else [""]:
-                sides = [_filled(ask, {"": first, "1": first, "2": second, "x": x})
+                sides = [filled(ask, {"": first, "1": first, "2": second, "x": x})
                          for first, second in ((one, other), (other, one))]  # fmt: skip
                 yield sides[0], sides[1]
     yield from ((a, b) for a, b in group.get("pairs", ()))
 
 
-def _filled(ask: str, values: Mapping[str, str]) -> str:
+def filled(ask: str, values: Mapping[str, str]) -> str:
+    """Return a text with the values of its {slots}, and a capital letter at its start."""
     for name, value in values.items():
         ask = ask.replace(f"{{{name}}}", value)
     return ask[:1].upper() + ask[1:]
