@@ -31,7 +31,9 @@ SHIPPED_POLICIES = {
 }
 # As for a better local model than the one that ships: all but what asks for much work starts there.
 _STRONGER = "local: (easiest 50% of its kind or not in_domain and effort < 0.95) and"
-_AS_SHIPPED = "local: (kind == chat and easiest 5% of its kind or not in_domain and effort < 0.01) and"
+_AS_SHIPPED = (
+    "local: kind == chat and easiest 5% of its kind and tokens_in < 3000 or not in_domain and effort < 0.01 and"
+)
 SHIPPED_POLICIES["chat"] = SHIPPED_POLICIES["chat"].replace(_AS_SHIPPED, _STRONGER)
 assert _STRONGER in SHIPPED_POLICIES["chat"]
 

@@ -129,7 +129,8 @@ async def test_thresholds_stand_over_what_was_recorded(store: RedisStore, tmp_pa
         assert similar["recorded"] == 100 and sum(similar["counts"]) == 100
         # All are at 0.2 of their kind, so the rest of the rule holds for none until it asks for the easiest 40%.
         edited = data["text"].replace(
-            "(kind == chat and easiest 5% of its kind or not in_domain and effort < 0.01) and tokens_in < 3000",
+            "kind == chat and easiest 5% of its kind and tokens_in < 3000 or not in_domain and effort < 0.01 and "
+            "tokens_in < 3000",
             "kind == chat and quantile <= 0.4 and tokens_in < 800",
         )
         form = {"text": edited, "do": "check"}
