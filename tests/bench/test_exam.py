@@ -23,7 +23,7 @@ from tests.bench.exam.desk import desk_languages, desk_requests
 from tests.bench.exam.public import unselected_pairs
 from tests.bench.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
 from tests.bench.exam.scope import ScopeLookup, ScopeQuestion, figures_of, scope_questions
-from tests.bench.exam.table import NEEDED
+from tests.bench.exam.table import MIXED, NEEDED
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -67,6 +67,16 @@ def test_each_language_has_rewordings_and_as_many_traps() -> None:
         assert 2 * same == len(of) >= 2 * (60 if language in LISTED else 40), language
 
 
+def test_questions_that_differ_in_a_word_have_as_many_that_want_the_same() -> None:
+    rows = by_language("words")
+    assert set(rows) == set(MIXED) == set(languages_of("words"))
+    kinds = {"abbreviation", "catalogue", "look-alike", "synonym or sibling"}
+    for language, of in rows.items():
+        same, other = ([pair for pair in of if pair.same == wanted] for wanted in (True, False))
+        assert len(same) == len(other) >= (240 if language == "en" else 20), language
+        assert {pair.kind for pair in same} == {pair.kind for pair in other} == kinds
+
+
 def test_english_has_rewordings_and_traps_of_mixed_kinds() -> None:
     kinds = Counter(pair.kind for pair in pairs("english") if pair.same)
     traps = Counter(pair.kind for pair in pairs("english") if not pair.same)
@@ -92,6 +102,9 @@ def test_what_is_looked_up_in_a_scope_stands_beside_near_questions() -> None:
     known = {question.wants for question in questions if question.first}
     traps = [question for question in questions if question.wants not in known]
     assert not any(question.first for question in traps)
+    english = {pair.b for pair in pairs("english")}
+    assert len(traps) >= 1_000 and sum(question.text not in english for question in traps) >= 650
+    assert sum(question.first for question in questions) >= 453
     sample = scope_questions(limit=1, seed=1)
     assert {question for question in sample if question.first} == {question for question in questions if question.first}
     assert len(sample) < len(questions)
