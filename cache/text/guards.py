@@ -130,6 +130,7 @@ RULES: Final[tuple[Rule, ...]] = tuple(Rule(*row) for row in (
     ("numbers", "other", "text", _FOREIGN, by_text.other_numbers),
     ("numbers", "in turns", "text", _TURN, by_text.other_numbers_in_turns),
     ("entities", "latin", "text", _FOREIGN, by_text.other_latin_words),
+    ("entities", "part", "text", _FOREIGN, by_text.part_for_whole),
     ("order", "latin", "text", _FOREIGN, by_text.latin_words_moved),
     ("order", "moved", "text", _FOREIGN, by_text.words_moved),
     ("negation", "opposite", "text", _FOREIGN, by_text.opposite),

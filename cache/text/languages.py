@@ -40,6 +40,7 @@ class ForeignReading(NamedTuple):
     `own` are its words that no list of words without a topic has, cut short; signs where words are not spaced, of which
     `letters` make a word. `size` is their number in words, `meta` that of the words that ask to go on, `length` that of
     all but polite ones and openers. `negated` counts no side of an opposition (`with / without`), `denied` does.
+    `compounds` are nouns that another noun extends to name a part or a thing that belongs to it, each with that noun.
     """
 
     numbers: tuple[str, ...]
@@ -55,6 +56,7 @@ class ForeignReading(NamedTuple):
     points_back: bool
     mentions: bool
     letters: int
+    compounds: tuple[tuple[str, str], ...] = ()
 
 
 class ForeignLexicon(Protocol):

@@ -94,6 +94,19 @@ def other_latin_words(stored: str, asked: str) -> bool:
     return bool(own and others) and set(own).isdisjoint(others)
 
 
+def part_for_whole(stored: str, asked: str) -> bool:
+    """Return whether one asks for a part, or what belongs to a thing, and the other for the thing: a case for a phone.
+
+    Where words are not spaced, the second noun of a compound is one sign or two, which a model overlooks.
+    """
+    return any(
+        noun in text and head not in text
+        for reading, other in _read(stored, asked)
+        for compounds, text in ((reading.compounds, asked), (other.compounds, stored))
+        for noun, head in compounds
+    )
+
+
 def words_moved(stored: str, asked: str) -> bool:
     """Return whether they have the same words in another order; where no spaces are, the same signs."""
     own, others = (_WORDS.findall(text.lower()) for text in (stored, asked))

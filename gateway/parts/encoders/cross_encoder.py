@@ -110,7 +110,7 @@ class CrossEncoder:
         self.other_answer = sheet.other_answer
         self.label_errors = sheet.label_errors
         self.cosine_weights = sheet.cosine_weights
-        self._offsets = sheet.language_offsets
+        self.language_offsets = sheet.language_offsets
         self._version = sheet.files_version
         self._opens = opens
         self._opened: _Opened | None = None
@@ -176,7 +176,8 @@ class CrossEncoder:
     def _probability(self, logits: NDArray[np.float64], pair: TextPair, same: int | None) -> float:
         if same is None:
             # The language of the pair is not told for sure: the stricter of the two holds.
-            offset = min(self._offsets.get(language_of(text), 0.0) for text in pair) if self._offsets else 0.0
+            offsets = self.language_offsets
+            offset = min(offsets.get(language_of(text), 0.0) for text in pair) if offsets else 0.0
             return float(1 / (1 + np.exp(-logits[0] - offset)))
         shares = np.exp(logits - logits.max())
         return float(shares[same] / shares.sum())

@@ -23,6 +23,7 @@ left to the model that scores the pair. A file of `lexicons/` has lists of entri
     mentions     a text is worked on, or a word is asked about
     negations    say no; `neutral` are words of a topic that look as if they did
     opposites    groups parted by `;`, the sides of each by `/`: two texts that name different sides contradict
+    heads        nouns that extend a noun before them, where words are not spaced: a case, a ticket, an account
     numbers      by their value; `counters` follow the numerals of Chinese and Japanese
 
 An entry is a word, several words, a beginning `ein*`, an ending `*los`, a part `*maz*`, or the end of the text `das$`.
@@ -70,6 +71,8 @@ _NUMERALS: Final = re.compile("[〇零一二两三四五六七八九十百千万
 _LARGE: Final = re.compile("(\\d+(?:[.,]\\d+)*)([千万億亿])")
 _PARTING: Final = re.compile(r"(?:[^\w\u0e30-\u0e4f.,:+#%&/°$€£¥*=<>@^~\"'“”「」『』()-]|[.,:](?!\d))+")
 """What parts a text without spaced words: spaces and punctuation, but no signs that mean something."""
+_NOUN: Final = "([\u4e00-\u9fff]{1,2}|[\u30a1-\u30fa\u30fc]{2,8}?)"
+"""What a head extends: one or two Chinese characters, or a word in katakana."""
 _COMPARED: Final = 5
 """Letters by which two words of different endings are taken for one."""
 _END: Final = "$"
@@ -143,6 +146,8 @@ class Lexicon:
         self._drops_marks: bool = data.get("drops_marks", False)
         self._joined: tuple[str, ...] = tuple(_entries(data.get("joined", "")))
         self._counters: tuple[str, ...] = tuple(_entries(data.get("counters", "")))
+        heads = sorted(map(re.escape, _entries(data.get("heads", ""))), key=len, reverse=True)
+        self._compounds = re.compile(f"{_NOUN}({'|'.join(heads)})") if heads else None
         self._entries: dict[str, _Meanings] = {}
         for kind in _KINDS:
             self._add(data.get(kind, ""), (kind, ""))
@@ -218,6 +223,7 @@ class Lexicon:
             points_back="pointing" in every,
             mentions="mentions" in every,
             letters=self.letters,
+            compounds=tuple(self._compounds.findall(folded)) if self._compounds else (),
         )
 
     def bare(self, text: str) -> str:

@@ -68,3 +68,49 @@ def test_what_says_the_same_in_other_words_is_left_to_the_model(stored: str, ask
 )
 def test_a_turn_of_a_history_keeps_its_numbers_and_its_no(stored: str, asked: str, guard: str) -> None:
     assert Pair(stored, asked).refusal(SWITCHED, "turn") == guard
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked", "guard"),
+    [
+        ("相机多久能修好？", "相机套多久能修好？", "entities"),
+        ("耳机在哪里买？", "哪里可以买耳机盒？", "entities"),
+        ("银行怎么预约？", "银行账户怎么开？", "entities"),
+        ("カメラの修理はいくらですか？", "カメラケースはいくらですか？", "entities"),
+        ("保険会社はどこですか？", "保険証はどこですか？", "entities"),
+        ("電車はどこで買えますか？", "電車の鍵はどこで買えますか？", "entities"),
+        ("相机套脏了怎么洗？", "怎么清洗相机的套？", ""),  # both name the part
+        ("相机套脏了怎么洗？", "镜头盖丢了怎么办？", ""),  # another thing altogether: the model's
+        ("手机屏幕碎了怎么修？", "手机碎屏了怎么修？", ""),  # a screen is what breaks
+    ],
+)
+def test_a_part_is_not_the_whole_in_chinese_and_japanese(stored: str, asked: str, guard: str) -> None:
+    """A noun that another extends names another thing: a case for a camera."""
+    assert Pair(stored, asked).refusal(SWITCHED, "foreign") == guard
+    assert Pair(asked, stored).refusal(SWITCHED, "foreign") == guard
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("Wie schwer darf das Paket sein?", "Wie groß darf das Paket sein?"),
+        ("Warum blinkt der Router?", "Der Router blinkt, was tun?"),
+        ("¿Cuánto pesa la mochila?", "¿Qué tamaño tiene la mochila?"),
+        ("Comment résilier mon forfait ?", "Comment renouveler mon forfait ?"),
+        ("Come cambio la lingua del profilo?", "Come cambio la foto del profilo?"),
+        ("Quais são os direitos do inquilino?", "Quais são os deveres do inquilino?"),
+        ("Hoe verander ik mijn wachtwoord?", "Hoe verander ik mijn mailadres?"),
+        ("Kiedy sadzi się czosnek?", "Dlaczego sadzi się czosnek?"),
+        ("Üyeliğimi nasıl yenilerim?", "Üyeliğimi nasıl iptal ederim?"),
+        ("Сколько весит посылка?", "Какие габариты у посылки?"),
+        ("ما الآثار الجانبية لهذا الدواء؟", "ما فوائد هذا الدواء؟"),
+        ("이 약의 효능은?", "이 약의 부작용은?"),
+        ("この薬の効能は？", "この薬の副作用は？"),
+        ("这个药有什么功效？", "这个药有什么副作用？"),
+        ("เปลี่ยนรหัสผ่านตรงไหน", "เปลี่ยนภาษาตรงไหน"),
+    ],
+)
+def test_another_attribute_is_refused_in_other_languages(stored: str, asked: str) -> None:
+    """Weight for size, why for what to do, cancel for renew: the lists name them as sides of one thing."""
+    assert Pair(stored, asked).refusal(SWITCHED, "foreign") == "negation"
+    assert Pair(asked, stored).refusal(SWITCHED, "foreign") == "negation"
