@@ -53,7 +53,7 @@ GUARDS: Final[Mapping[str, str]] = {
     "language": "a language that the model to score it was not made for",
     "unknown_token": "a token that the cross-encoder does not know",
     "scope": "a key of another scope",
-    "turns": "another number of turns, other speakers, or more than four turns in other words",
+    "turns": "another number of turns, other speakers, or more than six turns in other words",
     "answer": "another long answer of the assistant",
     "payload": "a turn with a text to work on",
     "follow_up": "a turn that means something only after what was said before it",

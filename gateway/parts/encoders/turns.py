@@ -8,7 +8,8 @@
     an answer           Equal, or short and a rewording of the other: of a long one only the hash is there.
     cross-encoder       It reads each pair of turns that are left. The score is that of the two turns that are least
                         alike, so each turn keeps the bound by itself. Earlier turns of the user count as more alike
-                        where the assistant's answer to them is the same, and is more than `Sure, go ahead`.
+                        where the assistant's answer to them is the same, and is more than `Sure, go ahead`; answers
+                        of the assistant do, as the questions before them have to mean the same.
 
 So the context counts as a whole: `I'm vegetarian` before the same last message makes another conversation, and so does
 another answer of the assistant. Without a cross-encoder conversations are not taken apart at all
@@ -100,14 +101,22 @@ def _greets(sentence: str) -> bool:
 _SAME_CONTENT: Final = 2.0
 """Logits: how much likelier two statements in the same place of two long texts are to say the same where no word of
 content differs. Chosen on the long texts of tools/pairs/dev-lost.jsonl."""
-_MOST_REWORDED: Final = 4
+_MOST_REWORDED: Final = 6
 """Turns of one conversation that may differ from another's: a bound on what the cross-encoder has to read."""
+_SAME_TOLD: Final = 0.8
+"""Logits: how much likelier two long English texts without sentences in the same places are to ask the same than two
+questions with this score: the more words, the lower a model's score of either kind. Of the families of
+tools/families/long.toml left out, which are five, the highest score of 58 near-misses that no guard refuses is 1.6
+logits, a logit below the threshold of questions; of 151 rewordings 40 have 2.6 and more, 50 have 1.8."""
 _OWN_WORDS: Final = 4
 _SAME_ANSWER: Final = 1.0
 _SAME_PLACE: Final = 0.4
-"""Logits: how much likelier two turns are to mean the same where both were given the same answer, or have at least the
-same place in conversations that pass all guards. All three were chosen on tools/pairs/dev-conversations.jsonl and, as
-last turns after the same beginning, tools/pairs/dev-rephrasings.jsonl.
+_SAME_QUESTION: Final = 2.2
+"""Logits: how much likelier two turns are to mean the same where both were given the same answer, have at least the
+same place in conversations that pass all guards, or are answers to questions that have to mean the same themselves.
+All were chosen on tools/pairs/dev-conversations.jsonl and, as last turns after the same beginning,
+tools/pairs/dev-rephrasings.jsonl. Answers in other words of the first have 0.8 logits and more there, answers to
+other questions -0.4 and less.
 """
 
 
@@ -204,17 +213,28 @@ def _parts(stored: str, asked: str) -> list[tuple[str, str, float]]:
     if not ours or not theirs:
         differing = differing_sentences(stored, asked, wording)
         if differing is None:
-            return [(*respelled(stored, asked), 0.0)]
+            return [(*respelled(stored, asked), _SAME_TOLD if _both_long(stored, asked) else 0.0)]
         texts = [respelled(text, other) for text, other in differing]
         return [(*pair, _SAME_CONTENT if _same_content(*pair) else 0.0) for pair in texts if not same_words(*pair)]
     pairs = list(zip(ours, theirs, strict=False))
     answers = [*(text if text == other else None for text, other in pairs[1:]), None]
     parts = [
-        (respelled(text.text, other.text), text.speaker == USER and _says_something(answer))
+        (respelled(text.text, other.text), _likelier(text, answer))
         for (text, other), answer in zip(pairs, answers, strict=True)
         if text.text != other.text
     ]
-    return [(*texts, _SAME_ANSWER if same else _SAME_PLACE) for texts, same in parts if not same_words(*texts)]
+    return [(*texts, by) for texts, by in parts if not same_words(*texts)]
+
+
+def _both_long(stored: str, asked: str) -> bool:
+    return min(len(stored), len(asked)) >= LONG and language_of(stored) == ENGLISH == language_of(asked)
+
+
+def _likelier(turn: Turn, answer: Turn | None) -> float:
+    """Return by how many logits to raise the score of a turn. `answer` is what both questions were given, if equal."""
+    if turn.speaker != USER:
+        return _SAME_QUESTION
+    return _SAME_ANSWER if _says_something(answer) else _SAME_PLACE
 
 
 def _same_content(text: str, other: str) -> bool:

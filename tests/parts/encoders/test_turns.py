@@ -129,6 +129,46 @@ def test_questions_with_the_same_answer_count_as_more_alike() -> None:
     assert scorer.scores([(alone, other)]) == pytest.approx([0.599], abs=0.001)
 
 
+def test_answers_in_other_words_count_as_more_alike_as_the_questions_before_them_have_to() -> None:
+    """A conversation that is reworded throughout; where the questions differ, so does the conversation."""
+    answers = ("It was founded by monks.", "Monks founded it.")
+    questions = ("Who founded the abbey?", "By whom was the abbey founded?")
+    stored, asked = (talk(question, said, "When?") for question, said in zip(questions, answers, strict=True))
+    assert TurnScorer(Scorer({answers: 0.7, questions: 0.98})).scores([(stored, asked)]) == pytest.approx(
+        [0.955], abs=0.001
+    )
+    assert TurnScorer(Scorer({answers: 0.98, questions: 0.1})).scores([(stored, asked)])[0] < 0.2
+
+
+def test_six_turns_of_a_long_history_may_be_in_other_words() -> None:
+    """Each is read, and the one that is least alike decides."""
+    stored, asked = (talk(*(f"{word} about duck {at}" for at in range(6))) for word in ("talk", "speak"))
+    assert decide(stored, asked, 1.0).refused == ""
+    scorer = Scorer({(f"talk about duck {at}", f"speak about duck {at}"): 0.99 - at / 100 for at in range(6)})
+    assert TurnScorer(scorer).scores([(stored, asked)])[0] < 0.97
+    assert [len(call) for call in scorer.calls] == [6]
+
+
+def test_two_long_english_texts_told_anew_count_as_more_alike() -> None:
+    """A model is less sure of many words; in other languages nothing was measured."""
+    texts = tuple(
+        f"{one} My landlord has not answered for a month, and water keeps running down the wall of the kitchen next to "
+        f"the window, where the paint has gone already and mould is growing. {other}"
+        for one, other in (
+            ("May I pay less rent?", "I have told him twice."),
+            ("It is damp.", "Can I cut the rent? How?"),
+        )
+    )
+    german = tuple(
+        f"{one} Mein Vermieter hat seit einem Monat nicht geantwortet, und das Wasser läuft die Wand der Küche neben "
+        f"dem Fenster herunter, wo die Farbe schon ab ist und Schimmel wächst. {other}"
+        for one, other in (("Darf ich weniger zahlen?", "Ich habe es gesagt."), ("Es ist nass.", "Geht das? Wie?"))
+    )
+    scorer = TurnScorer(Scorer({(texts[0], texts[1]): 0.5, (german[0], german[1]): 0.5}))
+    assert scorer.scores([(texts[0], texts[1])]) == pytest.approx([0.69], abs=0.001)
+    assert scorer.scores([(german[0], german[1])]) == pytest.approx([0.5], abs=0.001)
+
+
 TOLD = (
     "Three weeks ago I ordered a large dining table from a furniture shop on the internet and paid for it in advance. "
     "The letter said that it would be here within ten days. I have called several times, but nobody answers. {}"
