@@ -160,8 +160,11 @@ def decide_by(
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")
                 return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
-        if result.refused:
-            return _verdict((result.score, f"{GUARD}{result.refused}", "verifier", None))
+        refused = result.refused
+        if not refused and screening and languages_read is not None and tongue.code == ENGLISH == language(stored).code:
+            refused = "" if languages_read.may_exchange(stored, asked) else "exchange"
+        if refused:
+            return _verdict((result.score, f"{GUARD}{refused}", "verifier", None))
         return _verdict((result.score, "similarity" if result.score < least else "", "verifier", None))
 
     return decide

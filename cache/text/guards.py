@@ -52,6 +52,7 @@ GUARDS: Final[Mapping[str, str]] = {
     "script": "signs that the model to score it was not made for",
     "language": "a language that the model to score it was not made for",
     "unknown_token": "a token that the cross-encoder does not know",
+    "exchange": "one word in place of another that does not mean the same",
     "scope": "a key of another scope",
     "turns": "another number of turns, other speakers, or more than six turns in other words",
     "answer": "another long answer of the assistant",

@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 
 from cache.text.languages import ForeignReading, Language, digits
 from cache.text.reading import first_letters, text_words, word_rows
+from gateway.parts.encoders.exchange import load_exchanges, may_exchange
 from gateway.parts.encoders.typos import load_words, respelled
 
 FOLDER: Final = Path(__file__).with_name("lexicons")
@@ -469,6 +470,7 @@ class ShippedLanguages:
     """The languages that this part reads."""
 
     respelled = staticmethod(respelled)
+    may_exchange = staticmethod(may_exchange)
 
     @property
     def lexicons(self) -> Mapping[str, Lexicon]:
@@ -499,6 +501,7 @@ class ShippedLanguages:
         _model()
         lexicons()
         load_words()
+        load_exchanges()
 
 
 class _Model(NamedTuple):

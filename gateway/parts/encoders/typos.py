@@ -144,6 +144,11 @@ def _level(word: str, codes: tuple[str, ...]) -> int:
     return highest
 
 
+def word_level(word: str, codes: tuple[str, ...]) -> int:
+    """Return the highest level that a word in lower case has in these languages."""
+    return _remembered_level(word, codes)
+
+
 _remembered_level = lru_cache(maxsize=16_384)(_level)
 """A few thousand words make up most texts."""
 

@@ -53,6 +53,7 @@ WORDS: Final[Mapping[str, str]] = {
     "cross_encoder_failed": "the cross-encoder failed",
     "guard: script": "in a script that the pair model cannot read",
     "guard: unknown_token": "with a sign that the pair model does not know",
+    "guard: exchange": "one word in place of another that does not mean the same",
     "index_disagrees": "what was near was replaced",
     "min-similarity": "not similar enough for this request",
     "max-age": "too old for this request",

@@ -1,0 +1,155 @@
+"""Say whether the one word in which two English questions differ may stand for the other. No I/O but one artefact.
+
+A cross-encoder knows a rare word by its pieces alone, so that two drugs one syllable apart, or two protocols one letter
+apart, look like one. Where two questions differ in one word of content each, the table must list the two: as members of
+one set of synonyms, a verb beside the verb it is a kind of, adjectives of one cluster, a word beside one derived from
+it, or forms of one word. What it does not list is refused (`guard: exchange`), unless one word is common, the other
+usual, and neither looks like the other: then the cross-encoder decides. Opposites are never listed. A short form in
+capitals has to be listed, and so has what holds a digit; numbers are left to the guard `numbers`.
+
+Other languages have no table, and nothing is refused there.
+
+The artefact, in `artefacts`:
+    exchanges.json         the data sheet: where the pairs are from, `sha256`
+    exchanges.safetensors  `pairs`: CRC-32 of each pair, sorted, uint32; irregular forms are among them
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from zlib import crc32
+
+from gateway.parts.encoders.typos import Level, word_level
+from policies.tensors import map_file, release, tensors_in
+
+SHEET: Final = Path(__file__).parent / "artefacts" / "exchanges.json"
+_LISTS: Final = tomllib.loads(Path(__file__).with_name("exchange.toml").read_text("utf-8"))
+FREE: Final = frozenset(_LISTS["free"].split())
+"""Words without a topic of their own: the other guards and the cross-encoder read them."""
+_ENDINGS: Final = tuple(tuple(rule.split(":")) for rule in _LISTS["endings"].split())
+_SHORT_FORMS: Final = frozenset(frozenset(pair.split("=")) for pair in _LISTS["short_forms"].split())
+_BEGINNINGS: Final = tuple(_LISTS["beginnings"].split())
+_WORD: Final = re.compile(r"[^\W_]+(?:[-.'’+#]+[^\W_]+|[+#]+)*")
+_CAPITALS: Final = re.compile(r"[A-Z]{2}|\d")
+_NUMBER: Final = re.compile(r"[\d.,]+|" + "|".join(_LISTS["numbers"].split()))
+_LIKE: Final = 0.4
+"""Share of the longer word's letters that two look-alikes may differ in."""
+_FEWEST_STEM: Final = 3
+
+
+def may_exchange(stored: str, asked: str) -> bool:
+    """Return whether two English texts differ in more or less than one word of content, or in two that are listed."""
+    differing = _differing(stored, asked)
+    return differing is None or listed(*differing)
+
+
+def _differing(stored: str, asked: str) -> tuple[str, str] | None:
+    """Return the one word of content that each text alone has, as it is written; None where that is not one each."""
+    ours, theirs = _content(stored), _content(asked)
+    if len(ours.keys() - theirs.keys()) != 1 or len(theirs.keys() - ours.keys()) != 1:
+        return None
+    ((own,), (other,)) = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
+    return ours[own], theirs[other]
+
+
+@lru_cache(maxsize=4_096)
+def _content(text: str) -> Mapping[str, str]:
+    """Return the words of content of a text as they are written, by their lower case."""
+    words = {word.lower(): word for word in _WORD.findall(text)}
+    return {low: word for low, word in words.items() if low not in FREE and "'" not in word and "’" not in word}
+
+
+@lru_cache(maxsize=8_192)
+def listed(word: str, other: str) -> bool:
+    """Return whether two words may stand for each other, as they are written in two questions."""
+    own, others = word.lower(), other.lower()
+    if own.replace("-", "") == others.replace("-", "") or frozenset((own, others)) in _SHORT_FORMS:
+        return True
+    if _NUMBER.fullmatch(own) or _NUMBER.fullmatch(others):
+        return True  # the guard of numbers compares those
+    pairs = _pairs()
+    ours, theirs = ({*_stems(written)} for written in (own, others))
+    if not ours.isdisjoint(theirs):
+        return True
+    if any(_has(pairs, pair_digest(stem, stem_too)) for stem in ours for stem_too in theirs):
+        return True
+    if _CAPITALS.search(word) or _CAPITALS.search(other):
+        return False
+    level, level_too = (word_level(text, ("en",)) for text in (own, others))
+    if min(level, level_too) == Level.UNKNOWN and max(level, level_too) >= Level.COMMON:
+        return _mistyped(*((own, others) if level == Level.UNKNOWN else (others, own)))
+    known = min(level, level_too) >= Level.USUAL and max(level, level_too) >= Level.COMMON
+    return known and not _look_alike(own, others)
+
+
+def _mistyped(word: str, known: str) -> bool:
+    """Return whether a word that nobody writes is a common one mistyped, or that with a word without a topic glued on.
+
+    `typos` reads most slips before; it leaves those that may be a third word.
+    """
+    if word[0] != known[0]:
+        return False
+    return (word.startswith(known) and word[len(known) :] in FREE) or _letters_apart(word, known) == 1
+
+
+def _look_alike(word: str, other: str) -> bool:
+    """Return whether two words differ in few letters, or in a beginning that turns one into another thing."""
+    bare, bare_too = (next((text[len(b) :] for b in _BEGINNINGS if text.startswith(b)), text) for text in (word, other))
+    if {word, bare} & {other, bare_too} and min(len(bare), len(bare_too)) >= _FEWEST_STEM:
+        return True
+    return _letters_apart(word, other) <= _LIKE * max(len(word), len(other))
+
+
+def _letters_apart(word: str, other: str) -> int:
+    """Return the number of letters to add, drop or replace (Levenshtein); words are short, so no limit is kept."""
+    row = list(range(len(other) + 1))
+    for i, letter in enumerate(word[:40], 1):
+        before, row[0] = row[0], i
+        for j, letter_too in enumerate(other[:40], 1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (letter != letter_too))
+    return row[min(len(other), 40)]
+
+
+def _stems(word: str) -> Iterator[str]:
+    """Return a word and what it may be a regular form of."""
+    yield word
+    for ending, instead in _ENDINGS:
+        if word.endswith(ending) and len(word) - len(ending) >= _FEWEST_STEM - 1:
+            stem = word[: -len(ending)] + instead
+            yield stem
+            if not instead and len(stem) > _FEWEST_STEM and stem[-1] == stem[-2]:
+                yield stem[:-1]
+
+
+def pair_digest(word: str, other: str) -> int:
+    """Return what the table has of a pair of words in lower case, in either order."""
+    return crc32("\n".join(sorted((word, other))).encode())
+
+
+def _has(table: memoryview, digest: int) -> bool:
+    at = bisect_left(table, digest)
+    return at < len(table) and table[at] == digest
+
+
+def load_exchanges() -> None:
+    """Read the table now rather than at the first pair that needs it. Raises ValueError, OSError."""
+    _pairs()
+
+
+@lru_cache(maxsize=1)
+def _pairs() -> memoryview:
+    """Return the pairs that are listed. Raises ValueError where the files do not belong together."""
+    data = map_file(SHEET.with_suffix(".safetensors"))
+    digest = hashlib.sha256(data).hexdigest()
+    release(data)
+    if digest != json.loads(SHEET.read_bytes())["sha256"]:
+        raise ValueError(f"{SHEET}: its sha256 is not that of the table beside it; install both files again")
+    return tensors_in(data)["pairs"].data
