@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from cache.text.guards import SWITCHED, Pair, Where
-from cache.text.languages import ENGLISH, language_of
+from cache.text.guards import SWITCHED, Pair
+from cache.text.languages import ENGLISH, foreign_languages, language_of
 from gateway.parts.fit.datasets import DataError
 from tools.question_families import QuestionFamily, family_pairs
 from tools.question_pairs import RULES, QuestionPair, clusters_of
@@ -137,8 +137,11 @@ def parted(
 
 def refused(question: str, other: str) -> bool:
     """Return whether a guard refuses two questions before any cross-encoder reads them, as a lookup does."""
-    where: Where = "screened" if ENGLISH in (language_of(question), language_of(other)) else "foreign"
-    return bool(Pair(question, other).refusal(SWITCHED, where))
+    tongues = language_of(question), language_of(other)
+    if Pair(question, other).refusal(SWITCHED, "screened" if ENGLISH in tongues else "foreign"):
+        return True
+    read = foreign_languages()
+    return read is not None and tongues == (ENGLISH, ENGLISH) and not read.may_exchange(question, other)
 
 
 def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], list[QuestionPair]]:
