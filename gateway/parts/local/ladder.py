@@ -270,17 +270,6 @@ def costs(rungs: Sequence[Rung]) -> dict[str, dict[str, Any]]:
     }
 
 
-def verifier_advice(rungs: Sequence[Rung]) -> str:
-    """Return what to write in the policies where a rung below the last gives no log-probabilities; '' if nothing."""
-    silent = [rung.tier for rung in rungs[:-1] if not rung.logprobs]
-    if not silent:
-        return ""
-    judge = rungs[0].tier if rungs[0].place.provider is None else ""
-    what = f"judge: {{backend: {judge}}}" if judge else "agreement: {samples: 1}"
-    of = " and ".join(silent)
-    return f"answers of {of} have no log-probabilities; write in each policy, under escalate: `{what}`"
-
-
 def tiers_text(rungs: Sequence[Rung], shipped: str) -> str:
     """Return the `tiers:` section with these rungs, and the shipped tier of each name that none of them has.
 

@@ -13,7 +13,8 @@ import pytest
 
 from gateway.cli.main import main
 from gateway.config.loader import default_config, load_deployment
-from gateway.parts.local.ladder import ModelServer, ladder, verifier_advice
+from gateway.parts.local.judge_choice import verifier_advice
+from gateway.parts.local.ladder import ModelServer, ladder
 from gateway.parts.prices.model_facts import known_providers
 from tests.support.gateway import CHAT, environment, running, write_policies
 from tests.support.strict_messages import StrictMessages
@@ -239,7 +240,9 @@ def test_people_are_told_what_it_costs_and_who_judges(
     assert "claude-haiku-5-5 (Anthropic): $0.1 in, $0.5 out per million tokens, no log-probabilities" in said
     assert "hosted large tokens in, out" in said and "chat 0.23 4.60 800, 300" in said
     assert max(map(len, printed.replace(str(out), "").splitlines())) <= 80
-    assert "agreement: {samples: 1}" in said
+    assert "agreement: {samples: 1}" in said and "none can judge" in said
+    written = out.read_text()
+    assert "# answers of hosted have no log-probabilities" in written and "agreement: {samples: 1}" in written
     assert "sk-canary" not in said + out.read_text()
     tiers = load_deployment(out, {"ANTHROPIC_API_KEY": "sk-canary-of-a-test"}).tiers
     assert [tier.name for tier in tiers] == ["local", "hosted", "large"]

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import re
 import sys
 import tempfile
 import textwrap
@@ -18,7 +19,8 @@ from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.config.loader import default_config
 from gateway.exit_codes import Exit
 from gateway.parts.lint.commands import check
-from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text, verifier_advice
+from gateway.parts.local.judge_choice import judge_of, verifier_advice
+from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text
 from gateway.parts.prices.model_facts import known_providers
 from gateway.report import print_json
 
@@ -30,6 +32,11 @@ escalate: {{no_signal: accept}}
 """
 """The policy by which --try asks each tier by its name: the shipped ones do not name all."""
 _AFTER_TIERS: Final = "# services:"
+_KEPT: Final = "\ufffc"
+"""Stands for a space at which no line is broken."""
+_COMMENT: Final = textwrap.TextWrapper(
+    100, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
+)
 _WRAPPER: Final = textwrap.TextWrapper(80, subsequent_indent=" " * 24, break_long_words=False, break_on_hyphens=False)
 
 
@@ -54,7 +61,9 @@ def run(args: argparse.Namespace) -> int:
     text = default_config().read_text()
     if rungs:
         before, tiers = text[: text.index("\ntiers:") + 1], text[text.index("\ntiers:") + 1 : text.index(_AFTER_TIERS)]
-        text = before + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
+        advice = verifier_advice(rungs)
+        comment = _as_comment(advice)
+        text = before + comment + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
     findings = _written(args.out, text)
     wrong = [str(problem) for problem in findings.problems]
     tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out and not wrong else {}
@@ -69,6 +78,7 @@ def run(args: argparse.Namespace) -> int:
         ],
         "rungs": [_row(rung) for rung in rungs],
         "costs": costs(rungs),
+        "judge": _judge(rungs),
         "advice": _advice(rungs),
         "written": not wrong,
         "problems": wrong,
@@ -114,6 +124,20 @@ def _row(rung: Rung) -> dict[str, Any]:
         "logprobs": rung.logprobs,
         "why": rung.why,
     }
+
+
+def _as_comment(advice: str) -> str:
+    """Return the advice as lines of a YAML comment; what is to be copied, in backquotes, stays on one line."""
+    whole = re.sub("`.*?`", lambda copied: copied[0].replace(" ", _KEPT), advice)
+    return f"{_COMMENT.fill(whole)}\n".replace(_KEPT, " ") if advice else ""
+
+
+def _judge(rungs: list[Rung]) -> dict[str, Any] | None:
+    if (choice := judge_of(rungs)) is None:
+        return None
+    usd = None if choice.usd is None else round(choice.usd, 4)
+    tokens_in = choice.tokens_in
+    return {"backend": choice.backend, "rule": choice.rule, "usd_per_1000_drafts": usd, "tokens_in": tokens_in}
 
 
 def _advice(rungs: list[Rung]) -> list[str]:
