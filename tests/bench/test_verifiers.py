@@ -48,3 +48,9 @@ def test_too_few_words_are_an_error(rows: Path, capsys: pytest.CaptureFixture[st
     """Nothing would be left to test on."""
     assert main(["--data", str(rows), "--labels", "400", "--json"]) == 2
     assert "no verifier has said anything of 800 answers" in capsys.readouterr().err
+
+
+def test_a_model_that_is_left_out_neither_answers_nor_judges(rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of two models one is left, and there is no pair to measure."""
+    assert main(["--data", str(rows), "--leave-out", "large", "--json"]) == 2
+    assert "no verifier has said anything" in capsys.readouterr().err

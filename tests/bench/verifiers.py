@@ -12,7 +12,7 @@ import math
 import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -44,6 +44,8 @@ _EXAMPLES: Final = """examples:
                               what `tierline fit collect --judge` wrote: the words of a real judge
   python -m tests.bench.verifiers --data cascade_triviaqa.jsonl.gz --self-check
                               `confidence` is the log-probability of a one-token self-check, as it is in this file
+  python -m tests.bench.verifiers --data cascade_triviaqa.jsonl.gz --self-check --leave-out llama3.2-1b
+                              the same of models of 3B and more, each of which judges its own answers
   python -m tests.bench.verifiers --data routellm_mmlu.jsonl.gz routellm_gsm8k.jsonl.gz --published
                               judges with error rates that were measured on these benchmarks (judge_rates.toml)
   python -m tests.bench.verifiers --data answers.jsonl.gz --rates 0.95/0.1 0.95/0.3 0.95/0.5 --scorer
@@ -94,6 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--rates", nargs="+", default=[], metavar="RIGHT/WRONG", help="judges that call such shares right"
     )
     made.add_argument("--second", metavar="MODEL", help="a model whose answer stands for a second sample of each other")
+    made.add_argument(
+        "--leave-out", nargs="+", default=[], metavar="MODEL", help="models that neither answer nor judge"
+    )
     made.add_argument("--scorer", action="store_true", help="a scorer that is fitted to the other data sets")
     made.add_argument("--labels", type=whole(20), default=200, metavar="N", help="labels of each model (default: 200)")
     made.add_argument("--at-most", type=whole(20), default=1000, metavar="N", help="prompts of a set (default: 1000)")
@@ -111,7 +116,8 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     for path in args.data:
         digest = file_digest(path)
         for row in read_rows(path):
-            by_set.setdefault(row.dataset, []).append(row)
+            kept = {model: answer for model, answer in row.answers.items() if model not in args.leave_out}
+            by_set.setdefault(row.dataset, []).append(replace(row, answers=kept))
             seen.update([row.dataset] if digest in fitted_to else ())
     by_set = {name: sampled(rows, args.at_most, args.seed) for name, rows in by_set.items()}
     made = table(
