@@ -254,6 +254,8 @@ _TASKS: Final = word_set(_LISTS["tasks"])
 _DESCRIBING: Final = word_set(_LISTS["describing"])
 _ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
 _OF_TEXT: Final = word_set(_LISTS["of_text"])
+_ANNOUNCING: Final = word_set(_LISTS["announcing"])
+_NAMING_TEXT: Final = word_set(_LISTS["naming_text"])
 _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 _OF_PAIRS: Final = frozenset(max(reversed(pair), key=len) for pair in _PAIRS)
 """The longer word of each pair, the rarer one: most questions have none of them."""
@@ -284,11 +286,19 @@ def _introduces(question: _QuestionWords) -> bool:
     if colon is None:
         return False
     before = _WORD.findall(text[: colon.start()].lower())
-    return not _TASKS.isdisjoint(before) or not _asks(text[colon.end() :])
+    if not _TASKS.isdisjoint(before) or not _NAMING_TEXT.isdisjoint(before):
+        return True
+    rest = text[colon.end() :]
+    if before and _ANNOUNCING.issuperset(before):
+        return _begins_with_a_task(_WORD.findall(rest.lower()))
+    return not _asks(rest)
 
 
 def _is_task(question: _QuestionWords) -> bool:
-    words = question.words
+    return _begins_with_a_task(question.words)
+
+
+def _begins_with_a_task(words: Sequence[str]) -> bool:
     # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
     if tuple(words[:2]) in _ASKS_LEAVE:
         return False
