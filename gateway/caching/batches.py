@@ -87,14 +87,19 @@ class Batcher(Generic[Item, Result]):
         most: int,
         name: str,
         on_results: Callable[[list[Item], list[Result], float], None] | None = None,
+        due: Callable[[Item], float] | None = None,
     ) -> None:
-        """`on_results` is told, in the event loop, of each call that succeeded, with the seconds that it took."""
+        """`on_results` is told, in the event loop, of each call that succeeded, with the seconds that it took.
+
+        Requests are taken in the order of `due` of their first item, the lowest first; in that of arrival without it.
+        """
         self.called_at: float | None = None
         """The loop's time at which the call that is under way began."""
         self._work = work
         self._most = most
         self._name = name
         self._on_results = on_results
+        self._due = due
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=name)
         self._waiting: list[tuple[list[Item], asyncio.Future[list[Result]]]] = []
         self._running: asyncio.Task[None] | None = None
@@ -133,6 +138,8 @@ class Batcher(Generic[Item, Result]):
     def _next(self) -> list[tuple[list[Item], asyncio.Future[list[Result]]]]:
         """Take the requests of the next call: as many as fit, and at least one."""
         waiting = [each for each in self._waiting if not each[1].done()]  # done: nobody waits any more
+        if (due := self._due) is not None:
+            waiting.sort(key=lambda each: due(each[0][0]))
         taken = count = 0
         for items, _ in waiting:
             count += len(items)

@@ -1,7 +1,9 @@
 """Let requests wait for a cross-encoder, which one thread outside the event loop calls.
 
-Pairs that wait at the same moment are scored in one turn of it, those of a request one after the other until one is
-trusted: the others take as long, and hardly ever score higher. Fail closed: what waits too long or fails is refused.
+Requests are scored by their deadline, the earliest first; the pairs of a request one after the other until one is
+trusted: the others take as long, and hardly ever score higher. While requests wait that would be late otherwise, only
+the first pair of each is scored, and none of a request that cannot be answered in time. Fail closed: what waits too
+long or fails is refused.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -35,12 +38,15 @@ class _Asked(NamedTuple):
     pair: TextPair
     enough: float
     request: object
+    due: float
+    """Time by `time.monotonic` from which nobody waits for the score."""
 
 
 class CrossEncoderQueue:
     """Call a cross-encoder on one thread, for all requests of one event loop. Close it when done.
 
-    Up to `most_at_once` pairs that wait at the same moment are scored in one turn. A request is refused at once where
+    Up to `most_at_once` pairs that wait at the same moment are scored in one turn, and their requests are answered at
+    its end; those of one request are never parted. A request is refused at once where
     more than `most_waiting` pairs wait, or more than can be scored within its time. The scores of the latest pairs are
     remembered.
     """
@@ -53,7 +59,7 @@ class CrossEncoderQueue:
         scorer: TextPairScorer,
         *,
         opens: Callable[[], None] | None = None,
-        most_at_once: int = 8,
+        most_at_once: int = 1,
         most_waiting: int = 64,
     ) -> None:
         """Ask this scorer. `opens` makes it ready, which takes a tenth of a second; None where it is."""
@@ -62,7 +68,8 @@ class CrossEncoderQueue:
         self.languages = scorer.languages
         self._scorer = scorer
         self._most_waiting = most_waiting
-        self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember)
+        self._calls = Batcher(self._score, most_at_once, "tierline-cross-encoder", self._remember, _due)
+        self._dues: list[float] = []  # of each request that waits or is being scored
         self._pair_s = 0.0  # recent time of a call per pair that was read
         self._scored: dict[TextPair, float] = {}
         self._opens = opens
@@ -123,9 +130,11 @@ class CrossEncoderQueue:
                 return Checked(refused=refused, waited_s=now - began)
             limit_s -= now - began
         request = object()
-        missing = [_Asked(pair, enough, request) for pair in pairs[len(scores) :]]
+        due = time.monotonic() + limit_s
+        missing = [_Asked(pair, enough, request, due) for pair in pairs[len(scores) :]]
         if refused := self._refuses(len(missing), limit_s, now):
             return Checked(refused=refused, waited_s=now - began)
+        self._dues.append(due)
         try:
             with Deadline(limit_s):
                 made = await self._calls.done(missing)
@@ -133,7 +142,11 @@ class CrossEncoderQueue:
             return Checked(refused="cross_encoder_late", waited_s=loop.time() - began)
         except Exception:  # noqa: BLE001  (logged once for all that waited)
             return Checked(refused="cross_encoder_failed", waited_s=loop.time() - began)
+        finally:
+            self._dues.remove(due)
         scores += [score for score, _ in made if score is not None]
+        if not scores:
+            return Checked(refused="cross_encoder_late", waited_s=loop.time() - began)
         return Checked(tuple(scores), waited_s=loop.time() - began, batch=made[0][1])
 
     def close(self) -> None:
@@ -158,16 +171,21 @@ class CrossEncoderQueue:
         return score
 
     def _score(self, asked: list[_Asked]) -> list[tuple[float | None, int]]:
-        """Return each pair's score, None for one that its request does not need any more, and how many were read."""
+        """Return each pair's score, None for one that is not needed or would be late, and how many were read."""
         read: dict[TextPair, float] = {}
         scores: list[float | None] = []
         decided: object = None
-        for pair, enough, request in asked:  # those of one request stand together
+        last: object = None
+        for pair, enough, request, due in asked:  # those of one request stand together
             if request is decided:
                 scores.append(None)
                 continue
             score = read.get(pair, self._scored.get(pair))
             if score is None:
+                if not self._is_timely(due, another=request is last):
+                    decided = request
+                    scores.append(None)
+                    continue
                 try:
                     (score,) = self._scorer.scores([pair])
                 except Exception:
@@ -175,15 +193,36 @@ class CrossEncoderQueue:
                     raise
                 read[pair] = score
             scores.append(score)
+            last = request
             if score >= enough:
                 decided = request
         return [(score, len(read)) for score in scores]
 
+    def _is_timely(self, due: float, *, another: bool) -> bool:
+        """Return whether to score a pair that is due then; `another` one of its request has been scored.
+
+        One whose request waits alone is scored even if the last pairs took longer than it has: its time is measured.
+        """
+        now, pair_s = time.monotonic(), self._pair_s
+        waiting = sorted(self._dues)  # its own request's too
+        if now >= due or (len(waiting) > 1 and now + pair_s > due):
+            return False
+        if not another:
+            return True
+        if due in waiting:
+            waiting.remove(due)
+        return all(now + (place + 2) * pair_s <= other for place, other in enumerate(waiting))
+
     def _remember(self, asked: list[_Asked], results: list[tuple[float | None, int]], took_s: float) -> None:
-        pair_s = took_s / max(1, results[0][1])
-        self._pair_s = pair_s if not self._pair_s else 0.8 * self._pair_s + 0.2 * pair_s
-        for (pair, _, _), (score, _) in zip(asked, results, strict=True):
+        if count := results[0][1]:
+            pair_s = took_s / count
+            self._pair_s = pair_s if not self._pair_s else 0.8 * self._pair_s + 0.2 * pair_s
+        for (pair, *_), (score, _) in zip(asked, results, strict=True):
             if score is not None:
                 self._scored[pair] = score
         while len(self._scored) > _REMEMBERED:
             del self._scored[next(iter(self._scored))]
+
+
+def _due(asked: _Asked) -> float:
+    return asked.due

@@ -112,7 +112,7 @@ async def test_what_waits_at_the_same_moment_is_scored_in_one_call(queue_of: Mak
 async def test_no_pair_is_read_after_one_that_is_enough(queue_of: Make) -> None:
     """Those of other requests are, and those of one whose pairs are all refused; a remembered score is enough too."""
     stuck = Stuck()
-    queue = queue_of(stuck)
+    queue = queue_of(stuck, most_at_once=8)
     first = asks(queue, ("a", "b"))
     await under_way(stuck)
     stuck.said = 0.7
@@ -166,6 +166,62 @@ async def test_a_full_queue_refuses_at_once(queue_of: Make) -> None:
     assert (await queue.check([("e", "f"), ("g", "h")], PATIENT_S)).refused == "cross_encoder_busy"
     stuck.let_go.set()
     assert [(await one).scores for one in waits] == [(1.0,), (1.0,)]
+
+
+async def test_the_request_that_is_due_first_is_scored_first(queue_of: Make) -> None:
+    """Whichever came first."""
+    stuck = Stuck()
+    queue = queue_of(stuck)
+    waits = [asks(queue, ("a", "b"))]
+    await under_way(stuck)
+    waits += [asks(queue, (name, "b"), limit_s=limit_s) for name, limit_s in (("c", 50.0), ("d", 30.0), ("e", 40.0))]
+    await asyncio.sleep(0)
+    stuck.let_go.set()
+    assert [(await one).scores for one in waits] == [(1.0,)] * 4
+    assert [name for ((name, _),) in stuck.calls] == ["a", "d", "e", "c"]
+
+
+class Slow(Says):
+    """A cross-encoder that takes so many seconds for a call."""
+
+    def __init__(self, takes_s: float) -> None:
+        super().__init__(0.5)
+        self.takes_s = takes_s
+
+    def scores(self, pairs: Sequence[TextPair]) -> list[float]:
+        time.sleep(self.takes_s)
+        return super().scores(pairs)
+
+
+async def test_a_second_pair_is_left_out_where_others_would_be_late(queue_of: Make) -> None:
+    """It is scored where they have the time."""
+    for limit_s, second in ((0.7, False), (PATIENT_S, True)):
+        slow = Slow(0.3)
+        queue = queue_of(slow)
+        await queue.check([("warm", "up")], PATIENT_S)
+        first = asks(queue, ("a", "b"), ("c", "d"))
+        await asyncio.sleep(0.05)  # its first pair is being scored
+        behind = asks(queue, ("e", "f"), limit_s=limit_s)
+        assert (await first).scores == ((0.5, 0.5) if second else (0.5,))
+        assert (await behind).scores == (0.5,)
+        assert (("c", "d") in [pair for call in slow.calls for pair in call]) is second
+
+
+async def test_what_would_be_late_is_not_scored(queue_of: Make) -> None:
+    """It is refused as late, and those behind it are scored; one that waits alone is scored nevertheless."""
+    slow = Slow(0.01)
+    queue = queue_of(slow)
+    await queue.check([("warm", "up")], PATIENT_S)
+    slow.takes_s = 0.5  # slower than its pairs were, as on a machine that became busy
+    first = asks(queue, ("a", "b"))
+    await asyncio.sleep(0.05)
+    late = asks(queue, ("c", "d"), limit_s=0.5)  # has 0.05 s left when the first is scored
+    behind = asks(queue, ("e", "f"))
+    assert (await late).refused == "cross_encoder_late"
+    assert ((await first).scores, (await behind).scores) == ((0.5,), (0.5,))
+    assert ("c", "d") not in [pair for call in slow.calls for pair in call]
+    assert (await queue.check([("g", "h")], 0.01)).refused == "cross_encoder_late"
+    assert (await queue.check([("i", "j")], PATIENT_S)).scores == (0.5,)
 
 
 async def test_a_late_one_refuses_and_nobody_waits_behind_it(queue_of: Make) -> None:
