@@ -137,11 +137,12 @@ def parted(
 
 def refused(question: str, other: str) -> bool:
     """Return whether a guard refuses two questions before any cross-encoder reads them, as a lookup does."""
-    tongues = language_of(question), language_of(other)
-    if Pair(question, other).refusal(SWITCHED, "screened" if ENGLISH in tongues else "foreign"):
+    stored, asked = language_of(question), language_of(other)
+    if Pair(question, other).refusal(SWITCHED, "screened" if ENGLISH in (stored, asked) else "foreign"):
         return True
     read = foreign_languages()
-    return read is not None and tongues == (ENGLISH, ENGLISH) and not read.may_exchange(question, other)
+    one_kind = (stored == ENGLISH) == (asked == ENGLISH)
+    return read is not None and one_kind and not read.may_exchange(question, other, asked)
 
 
 def _parted_pairs(pairs: Sequence[QuestionPair]) -> tuple[list[QuestionPair], list[QuestionPair]]:

@@ -135,6 +135,12 @@ def decide_by(
     def foreign(stored: str, asked: str) -> bool:
         return not (is_written_in(asked, readable) and is_written_in(stored, readable))
 
+    def exchanged(stored: str, asked: str, code: str) -> str:
+        """Return the guard of one word for another, or ''; in two languages, one of them English, there is none."""
+        if languages_read is None or (code == ENGLISH) != (language(stored).code == ENGLISH):
+            return ""
+        return "" if languages_read.may_exchange(stored, asked, code) else "exchange"
+
     def decide(stored: str, asked: str, cosine: float) -> Verdict:
         if cosine < semantic.min_similarity:
             return _verdict((cosine, "similarity", "", None))
@@ -158,11 +164,10 @@ def decide_by(
                 return Verdict(cosine, f"{GUARD}language", "verifier")
             if tongue.code != ENGLISH != other.code and screening:
                 refused = Pair(stored, asked).refusal(semantic.guards, "foreign")
+                refused = refused or exchanged(stored, asked, tongue.code)
                 return Verdict(cosine, f"{GUARD}{refused}" if refused else "", "verifier")
         result = verifier.score(stored, asked, cosine, semantic.guards, screening=screening)
-        refused = result.refused
-        if not refused and screening and languages_read is not None and tongue.code == ENGLISH == language(stored).code:
-            refused = "" if languages_read.may_exchange(stored, asked) else "exchange"
+        refused = result.refused or (exchanged(stored, asked, tongue.code) if screening else "")
         if refused:
             return _verdict((result.score, f"{GUARD}{refused}", "verifier", None))
         return _verdict((result.score, "similarity" if result.score < least else "", "verifier", None))

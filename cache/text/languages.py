@@ -85,8 +85,8 @@ class ForeignLanguages(Protocol):
     def respelled(self, stored: str, asked: str) -> tuple[str, str]:
         """Return two texts, each with the words of the other in place of those that are slips of them."""
 
-    def may_exchange(self, stored: str, asked: str) -> bool:
-        """Return whether two English texts differ in more or less than one word, or in two that mean the same."""
+    def may_exchange(self, stored: str, asked: str, code: str) -> bool:
+        """Return whether two texts in a language differ in more or less than one word, or in two that mean the same."""
 
     def load(self) -> None:
         """Read the files now rather than at the first text that needs them. Raises ValueError, OSError."""

@@ -7,7 +7,9 @@ it, or forms of one word. What it does not list is refused (`guard: exchange`), 
 usual, and neither looks like the other: then the cross-encoder decides. Opposites are never listed. A short form in
 capitals has to be listed, and so has what holds a digit; numbers are left to the guard `numbers`.
 
-Other languages have no table, and nothing is refused there.
+Other languages have no table. Where their words are known (`typos`), what is refused there are short forms in
+capitals, two words that no dictionary has as usual, and two look-alikes of which one is not usual and which are no
+forms of one word; elsewhere nothing is.
 
 The artefact, in `artefacts`:
     exchanges.json         the data sheet: where the pairs are from, `sha256`
@@ -27,7 +29,8 @@ from pathlib import Path
 from typing import Final
 from zlib import crc32
 
-from gateway.parts.encoders.typos import Level, word_level
+from cache.text.languages import ENGLISH
+from gateway.parts.encoders.typos import Level, has_words, word_level
 from policies.tensors import map_file, release, tensors_in
 
 SHEET: Final = Path(__file__).parent / "artefacts" / "exchanges.json"
@@ -43,17 +46,28 @@ _NUMBER: Final = re.compile(r"[\d.,]+|" + "|".join(_LISTS["numbers"].split()))
 _LIKE: Final = 0.4
 """Share of the longer word's letters that two look-alikes may differ in."""
 _FEWEST_STEM: Final = 3
+_FUNCTION_WORD: Final = 4
+"""Letters of the longest common word in another language that is taken for one without a topic."""
+_STEM: Final = 4
+_INFLECTED: Final = 3
+"""Letters that forms of one word share at least, and that they differ in at most, at the end."""
 
 
-def may_exchange(stored: str, asked: str) -> bool:
-    """Return whether two English texts differ in more or less than one word of content, or in two that are listed."""
-    differing = _differing(stored, asked)
-    return differing is None or listed(*differing)
+def may_exchange(stored: str, asked: str, code: str) -> bool:
+    """Return whether two texts in a language differ in more or less than one word of content, or in two that may stand
+    for each other.
+    """
+    if code == ENGLISH:
+        differing = _differing(_content(stored), _content(asked))
+        return differing is None or listed(*differing)
+    if not has_words(code):
+        return True
+    differing = _differing(_words_in(stored, code), _words_in(asked, code))
+    return differing is None or not _confused(*differing, code)
 
 
-def _differing(stored: str, asked: str) -> tuple[str, str] | None:
-    """Return the one word of content that each text alone has, as it is written; None where that is not one each."""
-    ours, theirs = _content(stored), _content(asked)
+def _differing(ours: Mapping[str, str], theirs: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the one word that each text alone has, as it is written; None where that is not one each."""
     if len(ours.keys() - theirs.keys()) != 1 or len(theirs.keys() - ours.keys()) != 1:
         return None
     ((own,), (other,)) = (ours.keys() - theirs.keys(), theirs.keys() - ours.keys())
@@ -63,8 +77,42 @@ def _differing(stored: str, asked: str) -> tuple[str, str] | None:
 @lru_cache(maxsize=4_096)
 def _content(text: str) -> Mapping[str, str]:
     """Return the words of content of a text as they are written, by their lower case."""
-    words = {word.lower(): word for word in _WORD.findall(text)}
-    return {low: word for low, word in words.items() if low not in FREE and "'" not in word and "’" not in word}
+    words = _words(text).items()
+    return {low: word for low, word in words if low not in FREE and "'" not in word and "’" not in word}
+
+
+@lru_cache(maxsize=4_096)
+def _words_in(text: str, code: str) -> Mapping[str, str]:
+    """Return the words of a text in another language, as `_content` does; short and common ones have no topic."""
+    return {
+        low: word
+        for low, word in _words(text).items()
+        if len(low) > _FUNCTION_WORD or _CAPITALS.search(word) or word_level(low, (code,)) < Level.COMMON
+    }
+
+
+def _words(text: str) -> Mapping[str, str]:
+    """Return the words of a text as they are written, by their lower case; capitals tell nothing in a text of them."""
+    return {word.lower(): word for word in _WORD.findall(text.lower() if text.isupper() else text)}
+
+
+def _confused(word: str, other: str, code: str) -> bool:
+    """Return whether two words in a language without a list look alike and are no forms of one, and one is not usual;
+    or one is a short form in capitals.
+    """
+    own, others = word.lower(), other.lower()
+    if own.replace("-", "") == others.replace("-", "") or _NUMBER.fullmatch(own) or _NUMBER.fullmatch(others):
+        return False
+    if _CAPITALS.search(word) or _CAPITALS.search(other):
+        return True
+    shorter = min(len(own), len(others))
+    shared = next((at for at, (letter, too) in enumerate(zip(own, others, strict=False)) if letter != too), shorter)
+    if shared >= _STEM and max(len(own), len(others)) - shared <= _INFLECTED:
+        return False
+    level, level_too = (word_level(text, tuple(sorted({code, ENGLISH}))) for text in (own, others))
+    if max(level, level_too) < Level.USUAL and min(level, level_too) < Level.RARE:
+        return True
+    return min(level, level_too) < Level.USUAL and _look_alike(own, others)
 
 
 @lru_cache(maxsize=8_192)

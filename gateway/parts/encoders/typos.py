@@ -144,6 +144,11 @@ def _level(word: str, codes: tuple[str, ...]) -> int:
     return highest
 
 
+def has_words(code: str) -> bool:
+    """Return whether the words of a language are known."""
+    return code in _words()
+
+
 def word_level(word: str, codes: tuple[str, ...]) -> int:
     """Return the highest level that a word in lower case has in these languages."""
     return _remembered_level(word, codes)
@@ -232,6 +237,8 @@ def _may_be(word: str, best: str, level: int, cost: float, codes: tuple[str, ...
         return False  # in most languages but English one more letter at the end says who or when
     if level == Level.UNKNOWN:
         return cost <= _CHEAP and len(best) >= _SURE
+    if level == Level.SEEN:
+        return cost <= _CHEAP  # `mssql` is no `mysql`
     surely = level == Level.COMMON and cost <= _LOST and len(best) > _SURE
     return surely or cost <= _CHEAP or _level(word, codes) == Level.UNKNOWN
 

@@ -35,8 +35,8 @@ PAIRS = Path(__file__).parents[3] / "tools" / "pairs" / "dev-exchanges.jsonl"
 )
 def test_words_that_mean_the_same_may_stand_for_each_other(stored: str, asked: str) -> None:
     """Synonyms, spellings, forms, short forms, slips and numbers, either way, and what differs in more."""
-    assert may_exchange(stored, asked)
-    assert may_exchange(asked, stored)
+    assert may_exchange(stored, asked, "en")
+    assert may_exchange(asked, stored, "en")
 
 
 @pytest.mark.parametrize(
@@ -58,26 +58,49 @@ def test_look_alikes_and_words_that_nobody_lists_may_not(word: str, other: str) 
     """Also opposites and kinds of one thing."""
     assert not listed(word, other)
     assert not listed(other, word)
-    assert not may_exchange(f"What does {word} do?", f"What does {other} do?")
+    assert not may_exchange(f"What does {word} do?", f"What does {other} do?", "en")
 
 
 def test_the_pairs_written_for_it_are_told_apart() -> None:
     """At most a few true exchanges are refused, and of look-alikes nearly all."""
-    counts = Counter((pair.same_answer, may_exchange(str(pair.a), str(pair.b))) for pair in read_pairs(PAIRS))
+    counts = Counter((pair.same_answer, may_exchange(str(pair.a), str(pair.b), "en")) for pair in read_pairs(PAIRS))
     assert counts[True, False] <= 0.05 * (counts[True, True] + counts[True, False])
     assert counts[False, False] >= 0.9 * (counts[False, True] + counts[False, False])
 
 
-def test_a_decision_before_a_cross_encoder_names_the_guard() -> None:
-    """In English; a language without a table has no such guard, and without a cross-encoder the verifier decides."""
+@pytest.mark.parametrize(
+    ("stored", "asked", "code", "may"),
+    [
+        ("Welchen Port benutzt ssh?", "Welchen Port benutzt ssl?", "de", False),
+        ("A cosa serve la CPU?", "A cosa serve la GPU?", "it", False),
+        ("¿Cuál es la dosis de clonidina?", "¿Cuál es la dosis de clonazepam?", "es", False),
+        ("Wie repariere ich das Fenster?", "Wie repariere ich die Fensters?", "de", True),
+        ("WIE REPARIERE ICH EIN FENSTER?", "WIE REPARIERE ICH EINE SCHEIBE?", "de", True),
+        ("Jak naprawić rower?", "Jak zreperować rower?", "pl", True),
+        ("Какой порт использует ssh?", "Какой порт использует ssl?", "ru", True),
+    ],
+)
+def test_other_languages_refuse_look_alikes_and_short_forms(stored: str, asked: str, code: str, may: bool) -> None:
+    """Where their words are known; forms of a word, usual words and texts in capitals are left to the cross-encoder."""
+    assert may_exchange(stored, asked, code) is may
+    assert may_exchange(asked, stored, code) is may
+
+
+@pytest.mark.parametrize(
+    ("stored", "asked"),
+    [
+        ("How long does hydroxyzine stay in the body?", "How long does hydralazine stay in the body?"),
+        ("Wie lange bleibt Cetirizin im Körper?", "Wie lange bleibt Sertralin im Körper?"),
+        ("Which port does mysql use?", "Which port does mssql use?"),
+    ],
+)
+def test_a_decision_before_a_cross_encoder_names_the_guard(stored: str, asked: str) -> None:
+    """In English and in German; a name that no dictionary has is no slip of another."""
     read_other_languages()
     semantic = policy(semantic={"ttl": "1h", "min_similarity": 0.5}).cache.semantic
     assert semantic is not None
     decide = decide_by(semantic, Verifier.load(shipped_verifier("static")), screening=True, languages=("en", "de"))
-    asked = "How long does hydroxyzine stay in the body?"
-    assert decide("How long does hydralazine stay in the body?", asked, 0.95).refused == "guard: exchange"
-    german = "Wie lange bleibt Hydroxyzin im Körper?"
-    assert decide("Wie lange bleibt Hydralazin im Körper?", german, 0.95).refused != "guard: exchange"
+    assert decide(stored, asked, 0.95).refused == "guard: exchange"
 
 
 def test_a_table_is_refused_whose_sheet_is_not_its_own(tmp_path: Path) -> None:
