@@ -65,7 +65,8 @@ from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 WINDOW = 50_000
 """Number of latest requests whose labels count."""
 ENOUGH = 1_000
-"""Number of labels of candidates above the threshold that the sampling aims for in a window."""
+"""Labels of candidates above the threshold that sampling aims for in a window, where the error is near the bound."""
+_LEAST_NEED = 0.2  # of ENOUGH: twice as many as it takes to know a bound at all
 _RECENT = 5_000  # requests that tell how often candidates reach the threshold now
 _PRIOR = 20.0  # candidates: so many more must reach it before a difference between now and then counts
 _MANY = 0.1  # largest share sampled of candidates above the threshold
@@ -388,7 +389,7 @@ class RiskControl:
         served = _last_served(levels, self.threshold)
         self._error = float(estimate[served])
         self._error_most = None if upper is None else float(upper[served])
-        self._share = self._sampled(float(growth.candidates_from(np.array([self.threshold]))[0]))
+        self._share = self._sampled(float(growth.candidates_from(np.array([self.threshold]))[0]), self._need())
 
     def _held(self, window: _Window) -> Flags:
         """Return which labels are of candidates that the threshold of their language or tenant holds back."""
@@ -425,15 +426,23 @@ class RiskControl:
         lowest = above_misfits(levels, fits, self.strict if few else float(scores.min()))
         return levels, estimate, upper, max(self.strict, lowest) if few else lowest
 
-    def _sampled(self, above: float) -> float:
+    def _need(self) -> float:
+        """Return how much of the bound the error may take, 0..1; 1 where that or the error of a group is not known."""
+        apart = any(groups.own or groups.others > -math.inf for groups in (self.languages, self.tenants))
+        if apart or self._error_most is None:
+            return 1.0
+        return max(_LEAST_NEED, min(1.0, self._error_most / self._aim))
+
+    def _sampled(self, above: float, need: float) -> float:
         """Return the share of candidates above the threshold to sample, for `ENOUGH` labels of them in a full window.
 
-        `above` of them are in this one.
+        `above` of them are in this one. `need`, 0..1, is how much of the bound the error may take: the less, the fewer
+        labels. It depends on labels before, never on the one that is drawn, so weights stay those of the draw.
 
-        It changes little from batch to batch: labels of very different weights make a poor estimate.
+        The share changes little from batch to batch: labels of very different weights make a poor estimate.
         """
         expected = above * WINDOW / max(1, self._requests)
-        return max(self.audit, min(_MANY, ENOUGH / max(1.0, expected)))
+        return max(self.audit, min(_MANY, need * ENOUGH / max(1.0, expected)))
 
     def _known(self) -> _Window:
         """Return the window's labels."""

@@ -28,6 +28,8 @@ class Served:
 
     hits: float
     error: float
+    afresh: float
+    """Share of the would-be hits of that half that a model answered, to compare."""
     control: RiskControl
 
 
@@ -35,7 +37,7 @@ def served(right: Share, wrong: Share, seed: int, shift: Share = lambda _: 0.0) 
     """A stream in which so many requests have a right candidate, so many a wrong one; wrong ones score lower."""
     draw = np.random.default_rng(seed)
     control = RiskControl(MAX_ERROR, strict=4.0)
-    hits = errors = 0
+    hits = errors = afresh = 0
     scores: list[float] = []
     labels: list[Label] = []
     kinds, chances, noises = draw.random(REQUESTS), draw.random(REQUESTS), draw.normal(size=REQUESTS)
@@ -48,12 +50,13 @@ def served(right: Share, wrong: Share, seed: int, shift: Share = lambda _: 0.0) 
             scores.append(score)
             if weight := control.weight(score, chance):
                 labels.append(Label(score, lost, weight, judged=True))
+                afresh += score >= control.threshold and over >= 0.5
             elif score >= control.threshold and over >= 0.5:
                 hits, errors = hits + 1, errors + lost
         if (number + 1) % BATCH == 0:
             control.fold(Batch(BATCH, tuple(scores), tuple(labels)))
             scores, labels = [], []
-    return Served(2 * hits / REQUESTS, 2 * errors / REQUESTS, control)
+    return Served(2 * hits / REQUESTS, 2 * errors / REQUESTS, afresh / max(1, afresh + hits), control)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -84,6 +87,20 @@ def test_a_scorer_that_gets_worse_half_way_is_held() -> None:
     found = served(lambda _: 0.15, lambda _: 0.3, 0, lambda over: 0.0 if over < 0.5 else 1.0)
     assert found.error <= 1.5 * MAX_ERROR
     assert found.control.threshold > served(lambda _: 0.15, lambda _: 0.3, 0).control.threshold
+
+
+def test_fewer_hits_are_answered_afresh_the_further_their_error_is_below_the_bound() -> None:
+    """A stream that is hardly ever wrong at its threshold needs fewer labels than one at the bound."""
+    sure = served(lambda _: 0.15, lambda _: 0.001, 0)
+    assert sure.error <= MAX_ERROR / 2
+    assert sure.hits > 0.1
+    assert sure.afresh < 0.06  # a tenth without regard to the need
+
+
+def test_what_gets_worse_after_a_long_time_without_errors_is_held() -> None:
+    """Labels are few then, and the first wrong ones bring more of them."""
+    found = served(lambda _: 0.15, lambda over: 0.001 if over < 0.5 else 0.3, 0)
+    assert found.error <= 1.6 * MAX_ERROR  # as with a tenth of all hits answered afresh from the beginning
 
 
 def test_with_few_labels_the_strict_threshold_holds() -> None:
@@ -191,9 +208,12 @@ def test_the_rarer_hits_are_the_more_of_them_is_compared_and_nothing_at_an_audit
     assert control.weight(0.95, 0.09) == pytest.approx(10)
     assert control.weight(0.95, 0.11) == 0.0
     assert control.weight(0.5, 0.4) == pytest.approx(2)
-    for candidates, stands_for in ((1_000, 10), (4_000, 20), (10_000, 50)):
+    # With too few labels for a bound, and with enough of them, all right.
+    for candidates, labels, stands_for in (
+        (1_000, 99, 10), (4_000, 99, 20), (10_000, 99, 50), (1_000, 400, 25), (4_000, 400, 50)
+    ):  # fmt: skip
         control = RiskControl(MAX_ERROR, strict=0.9, audit=0.02)
-        control.fold(Batch(10_000, (0.95,) * candidates, (Label(0.95, False, 10.0),) * 100))
+        control.fold(Batch(10_000, (0.95,) * candidates, (Label(0.95, False, 10.0),) * labels))
         assert control.weight(0.96, 1.01 / stands_for) == 0.0
         assert control.weight(0.96, 0.99 / stands_for) == pytest.approx(stands_for)
     assert RiskControl(MAX_ERROR, 0.9, audit=0.0).weight(0.95, 0.0) == 0.0
