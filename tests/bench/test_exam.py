@@ -20,10 +20,12 @@ from gateway.report import silent
 from tests.bench.exam.__main__ import main
 from tests.bench.exam.answers import answer_pairs, compared
 from tests.bench.exam.desk import desk_languages, desk_requests
+from tests.bench.exam.pair_cost import measured
 from tests.bench.exam.public import unselected_pairs
 from tests.bench.exam.questions import FOLDER, PARTS, ExamPair, languages_of, pairs_of, read_data, volatile_questions
 from tests.bench.exam.scope import ScopeLookup, ScopeQuestion, figures_of, scope_questions
 from tests.bench.exam.table import MIXED, NEEDED
+from tests.support.gateway import ROOT, environment
 
 TOOLS = Path(__file__).parents[2] / "tools"
 LISTED = {"ar", "de", "en", "es", "fr", "it", "ja", "ko", "nl", "pl", "pt", "ru", "th", "tr", "zh"}
@@ -143,6 +145,14 @@ def test_the_table_says_of_each_figure_whether_its_target_is_reached(capsys: pyt
     barred = lines["stable texts barred"]
     assert barred["n"] > 500 and barred["met"] == (barred["value"] <= 4)
     assert "CPU" not in " ".join(lines)
+
+
+def test_the_cost_of_a_pair_is_counted_where_the_pair_model_judges_it() -> None:
+    """In a process of its own, as in the tree of another commit; a pair with another number is refused before."""
+    judged = ("How do I peel an aubergine?", "What is the way to peel an aubergine?")
+    refused = ("How do I peel 3 aubergines?", "How do I peel 5 aubergines?")
+    rows = measured(ROOT, environment(PYTHONPATH=str(ROOT)), [judged, refused])
+    assert rows[0] is not None and 0 < rows[0] < 1_000 and rows[1] is None
 
 
 def test_the_command_is_run_as_a_tool() -> None:

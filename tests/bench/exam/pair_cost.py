@@ -43,7 +43,7 @@ def compare_pair_cost(pairs: Sequence[tuple[str, str]]) -> PairCost:
     with tempfile.TemporaryDirectory(prefix="tierline-pairs-") as folder:
         builds = packed(Path(folder), "new", None), packed(Path(folder), "base", base_commit())
         rounds: list[list[list[float | None]]] = [
-            [_measured(build.tree, build.env(), pairs) for build in builds] for _ in range(_ROUNDS)
+            [measured(build.tree, build.env(), pairs) for build in builds] for _ in range(_ROUNDS)
         ]
         judged = [at for at in range(len(pairs)) if all(of[at] is not None for each in rounds for of in each)]
         if not judged:
@@ -55,7 +55,7 @@ def compare_pair_cost(pairs: Sequence[tuple[str, str]]) -> PairCost:
         return PairCost(new, base, ratio, min(ratios), max(ratios), len(judged), builds[1].commit)
 
 
-def _measured(tree: Path, env: dict[str, str], pairs: Sequence[tuple[str, str]]) -> list[float | None]:
+def measured(tree: Path, env: dict[str, str], pairs: Sequence[tuple[str, str]]) -> list[float | None]:
     """Return the milliseconds of each pair in this tree; None for one that its pair model does not judge."""
     command = [sys.executable, "-P", str(Path(__file__).resolve())]
     done = subprocess.run(
