@@ -87,6 +87,9 @@ class Endpoint:
     one event loop.
     """
 
+    drops_tools = False
+    """Whether its server is known to leave tools out of the prompt in silence."""
+
     def __init__(
         self,
         config: BackendConfig,

@@ -171,6 +171,9 @@ class Tier:
     def _health(self, tokens_in: int, now: float, *, batch: bool) -> TierHealth:
         count = max(1, len(self._configured))
         context = self.context()
+        can = self._capabilities
+        if any(endpoint.drops_tools for endpoint in self._configured):
+            can -= {"tools"}
         reason = ""
         best: Forecast | None = None
         for endpoint in self.endpoints:
@@ -181,9 +184,9 @@ class Tier:
             if best is None or _first_s(forecast) < _first_s(best):
                 best = forecast
         if best is not None:
-            return TierHealth(self.name, self._capabilities, count, forecast=best, context=context)
+            return TierHealth(self.name, can, count, forecast=best, context=context)
         failing = any(endpoint.failing for endpoint in self.endpoints)
-        return TierHealth(self.name, self._capabilities, count, reason, failing, context=context)
+        return TierHealth(self.name, can, count, reason, failing, context=context)
 
     def context(self) -> int | None:
         """Return the smallest context window of its backends, in tokens; None if none is known."""

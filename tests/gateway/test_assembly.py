@@ -38,6 +38,7 @@ ORDER = [
     "key files",
     "gossip",
     "keep-warm",
+    "tool-probe",
     "metrics",
     "gate",
 ]

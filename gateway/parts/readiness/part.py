@@ -154,6 +154,7 @@ def _backend(endpoint: Endpoint) -> dict[str, Any]:
         "refused_fields": [] if endpoint.refused_fields is None else endpoint.refused_fields.names(),
         "refusals": [] if endpoint.refusals is None else endpoint.refusals.shown(),
         "context": endpoint.lengths.context,
+        "drops_tools": endpoint.drops_tools,
         "in_flight": endpoint.in_flight,
         "waiting": endpoint.queue.size,
         "limit": endpoint.capacity,

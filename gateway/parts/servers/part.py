@@ -14,6 +14,7 @@ from gateway.parts.servers.quirks import AdaptedBackend
 from gateway.parts.servers.quota import HeaderQuota
 from gateway.parts.servers.refusals import HeardRefusals, RefusedRequests
 from gateway.parts.servers.refused_fields import RefusedFields
+from gateway.parts.servers.tool_probe import ToolProbe
 
 if TYPE_CHECKING:
     from gateway.steps import Core
@@ -35,6 +36,9 @@ def maker_finder() -> Callable[[Sequence[Any]], str | None]:
     return last_maker
 
 
-def build_tasks(core: Core) -> Mapping[str, KeepWarm]:
-    """Return what keeps a worker's backends warm."""
-    return {"keep-warm": KeepWarm(core.endpoints.values(), core.metrics.warmed, with_fields=with_set_fields)}
+def build_tasks(core: Core) -> Mapping[str, KeepWarm | ToolProbe]:
+    """Return what keeps a worker's backends warm, and what asks them whether they render tools."""
+    return {
+        "keep-warm": KeepWarm(core.endpoints.values(), core.metrics.warmed, with_fields=with_set_fields),
+        "tool-probe": ToolProbe(core.endpoints.values()),
+    }
