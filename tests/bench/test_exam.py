@@ -149,7 +149,7 @@ def test_the_table_says_of_each_figure_whether_its_target_is_reached(capsys: pyt
 
 def test_the_cost_of_a_pair_is_counted_where_the_pair_model_judges_it() -> None:
     """In a process of its own, as in the tree of another commit; a pair with another number is refused before."""
-    judged = ("How do I peel an aubergine?", "What is the way to peel an aubergine?")
+    judged = ("How do I clean a wool carpet?", "How can I clean a carpet made of wool?")
     refused = ("How do I peel 3 aubergines?", "How do I peel 5 aubergines?")
     rows = measured(ROOT, environment(PYTHONPATH=str(ROOT)), [judged, refused])
     assert rows[0] is not None and 0 < rows[0] < 1_000 and rows[1] is None
