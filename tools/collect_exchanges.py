@@ -98,6 +98,15 @@ def _irregular(text: str) -> set[tuple[str, str]]:
     return {_ordered(pair) for group in forms.values() for pair in combinations(sorted(group), 2)}
 
 
+def _notice(copyright_file: str) -> str:
+    """Return WordNet's licence, which every copy must have, from `copyright` of its package. Raises DataError."""
+    _, found, rest = copyright_file.partition("License: WordNet3.0\n")
+    lines = [line.removeprefix(" ") for line in rest.partition("\n\n")[0].splitlines()]
+    if not found or not lines:
+        raise DataError("wordnet-base: its file `copyright` has no `License: WordNet3.0`; is it another version?")
+    return "\n".join("" if line == "." else line for line in lines) + "\n"
+
+
 def collect_pairs(args: argparse.Namespace, on_progress: OnProgress) -> Report:
     """Write the table and its data sheet. Raises DataError."""
     packages = sorted(args.packages.glob("wordnet-base_*.deb"))
@@ -113,6 +122,7 @@ def collect_pairs(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             text = (folder / f"data.{name}").read_text("utf-8")
             net.update({(part, offset): synset for offset, synset in synsets(text)})
             irregular |= _irregular((folder / f"{name}.exc").read_text("utf-8"))
+        notice = _notice(Path(scratch, "usr", "share", "doc", "wordnet-base", "copyright").read_text("utf-8"))
     pairs = {**word_pairs(net), "irregular forms": irregular}
     digests = sorted({pair_digest(*pair) for group in pairs.values() for pair in group})
     data = save({"pairs": np.array(digests, np.uint32)})
@@ -126,6 +136,7 @@ def collect_pairs(args: argparse.Namespace, on_progress: OnProgress) -> Report:
         "command": "python -m tools.collect_exchanges --packages DIR",
     }
     SHEET.with_suffix(".safetensors").write_bytes(data)
+    SHEET.with_suffix(".LICENSE").write_text(notice, "utf-8")
     SHEET.write_text(json.dumps(sheet, indent=1) + "\n", "utf-8")
     shown = table("related by", "pairs")
     for name, count in counts.items():

@@ -13,6 +13,7 @@ forms of one word; elsewhere nothing is.
 
 The artefact, in `artefacts`:
     exchanges.json         the data sheet: where the pairs are from, `sha256`
+    exchanges.LICENSE      the notice that WordNet's licence asks for
     exchanges.safetensors  `pairs`: CRC-32 of each pair, sorted, uint32; irregular forms are among them
 """
 

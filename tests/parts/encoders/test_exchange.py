@@ -103,8 +103,9 @@ def test_a_decision_before_a_cross_encoder_names_the_guard(stored: str, asked: s
     assert decide(stored, asked, 0.95).refused == "guard: exchange"
 
 
-def test_a_table_is_refused_whose_sheet_is_not_its_own(tmp_path: Path) -> None:
-    """The sheet states the hash of the table that ships, and a pair has one digest in both orders."""
+def test_the_table_is_that_of_its_sheet() -> None:
+    """The sheet states the hash of the table that ships, its licence is beside it, and order is nothing to a pair."""
     facts = json.loads(SHEET.read_bytes())
     assert hashlib.sha256(SHEET.with_suffix(".safetensors").read_bytes()).hexdigest() == facts["sha256"]
+    assert "Princeton University" in SHEET.with_suffix(".LICENSE").read_text("utf-8")
     assert pair_digest("buy", "purchase") == pair_digest("purchase", "buy")
