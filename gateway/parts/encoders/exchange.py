@@ -60,7 +60,7 @@ def may_exchange(stored: str, asked: str, code: str) -> bool:
     """
     if code == ENGLISH:
         differing = _differing(_content(stored), _content(asked))
-        return differing is None or listed(*differing)
+        return differing is None or are_listed(*differing)
     if not has_words(code):
         return True
     differing = _differing(_words_in(stored, code), _words_in(asked, code))
@@ -117,7 +117,7 @@ def _confused(word: str, other: str, code: str) -> bool:
 
 
 @lru_cache(maxsize=8_192)
-def listed(word: str, other: str) -> bool:
+def are_listed(word: str, other: str) -> bool:
     """Return whether two words may stand for each other, as they are written in two questions."""
     own, others = word.lower(), other.lower()
     if own.replace("-", "") == others.replace("-", "") or frozenset((own, others)) in _SHORT_FORMS:

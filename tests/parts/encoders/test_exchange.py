@@ -11,7 +11,7 @@ import pytest
 
 from cache.semantic.decision import decide_by
 from cache.semantic.verifier import Verifier, shipped_verifier
-from gateway.parts.encoders.exchange import SHEET, listed, may_exchange, pair_digest
+from gateway.parts.encoders.exchange import SHEET, are_listed, may_exchange, pair_digest
 from gateway.parts.fit.datasets import read_pairs
 from gateway.seams import read_other_languages
 from tests.cache.samples import policy
@@ -56,8 +56,8 @@ def test_words_that_mean_the_same_may_stand_for_each_other(stored: str, asked: s
 )
 def test_look_alikes_and_words_that_nobody_lists_may_not(word: str, other: str) -> None:
     """Also opposites and kinds of one thing."""
-    assert not listed(word, other)
-    assert not listed(other, word)
+    assert not are_listed(word, other)
+    assert not are_listed(other, word)
     assert not may_exchange(f"What does {word} do?", f"What does {other} do?", "en")
 
 
