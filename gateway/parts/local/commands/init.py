@@ -19,7 +19,9 @@ from gateway.cli.flags import Subparsers, add_command, add_json_flag
 from gateway.config.loader import default_config
 from gateway.exit_codes import Exit
 from gateway.parts.lint.commands import check
+from gateway.parts.lint.edit import CannotEdit
 from gateway.parts.local.judge_choice import judge_of, verifier_advice
+from gateway.parts.local.judged_policies import judged_policies
 from gateway.parts.local.ladder import ModelServer, Rung, costs, ladder, look_around, tiers_text
 from gateway.parts.prices.model_facts import known_providers
 from gateway.report import print_json
@@ -66,6 +68,8 @@ def run(args: argparse.Namespace) -> int:
         text = before + comment + tiers_text(rungs, tiers) + text[text.index(_AFTER_TIERS) :]
     findings = _written(args.out, text)
     wrong = [str(problem) for problem in findings.problems]
+    folder = args.out.with_name(f"{args.out.stem}-policies")
+    judged = [] if wrong else _write_policies(args.out, folder, rungs, force=args.force)
     tried = asyncio.run(_try_out(args.out, rungs)) if args.try_out and not wrong else {}
     used = {place.url for rung in rungs for place in (rung.place, *rung.also)}
     result = {
@@ -79,6 +83,8 @@ def run(args: argparse.Namespace) -> int:
         "rungs": [_row(rung) for rung in rungs],
         "costs": costs(rungs),
         "judge": _judge(rungs),
+        "policies": str(folder) if judged else None,
+        "judged_policies": judged,
         "advice": _advice(rungs),
         "written": not wrong,
         "problems": wrong,
@@ -109,6 +115,16 @@ def _written(out: Path, text: str) -> check.Findings:
         for some in (findings.problems, findings.warnings)
     )
     return replace(findings, problems=problems, warnings=warnings)
+
+
+def _write_policies(out: Path, folder: Path, rungs: list[Rung], *, force: bool) -> list[str]:
+    """Write policies with a judge into `folder`; return which have one. Raises CommandError."""
+    if folder.exists() and not force and judge_of(rungs) is not None:
+        raise CommandError(f"{folder} is there already, and {out} is written: --force writes over both")
+    try:
+        return judged_policies(out, folder, rungs)
+    except (OSError, CannotEdit) as error:
+        raise CommandError(f"{out} is written, {folder} is not: {error}") from None
 
 
 def _row(rung: Rung) -> dict[str, Any]:
@@ -182,7 +198,12 @@ def _as_text(places: list[ModelServer], rungs: list[Rung], result: dict[str, Any
     if not result["written"]:
         lines.append(f"{result['config']} is not written: `tierline up` would refuse it")
         return "".join(f"{part}\n" for line in lines for part in _WRAPPER.wrap(line))
-    lines.append(f"wrote {result['config']}; start with `tierline up --config {result['config']}`")
+    start = f"tierline up --config {result['config']}"
+    if result["policies"]:
+        names = ", ".join(name.removesuffix(".yaml") for name in result["judged_policies"])
+        lines.append(f"wrote {result['policies']}: the shipped policies, with that in {names}")
+        start += f" --policies {result['policies']}"
+    lines.append(f"wrote {result['config']}; start with `{start}`")
     return "".join(f"{part}\n" for line in lines for part in _WRAPPER.wrap(line))
 
 
