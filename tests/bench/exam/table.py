@@ -70,7 +70,7 @@ def lines_of(
             _share("rewordings served end to end, English", scope.served, "-", None, at_least=True),
             _share("rewordings given another question's answer, English", scope.mistaken, "-", None),
             Line("pairs judged for a hit", scope.judged_mean, f"{scope.judged_mean:.2f}, p95 {scope.judged_p95:.0f}",
-                 "-", None, n=scope.stored),
+                 "-", None),
         ]  # fmt: skip
     lines += _recall(values.get("recall", {}))
     lines += _volatile(values.get("volatile", {}))
