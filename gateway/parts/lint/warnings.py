@@ -14,6 +14,7 @@ from typing import Any
 
 from gateway.config.backends import PROXIED, BackendConfig
 from gateway.config.schema import Deployment
+from gateway.parts.lint.model_sizes import is_too_small
 from gateway.parts.lint.rules import faults, lint
 from gateway.parts.lint.taken_out import lint_taken_out
 from gateway.parts.standard import absent, settings_of_missing_parts
@@ -185,6 +186,11 @@ def _of_lines(policy: Rules, deployment: Deployment) -> Iterator[Finding]:
         yield beyond("max_waiting", message, "raise that, or let fewer wait here", str(most))
 
 
+def _can_judge(backend: BackendConfig) -> bool:
+    """Return whether a judge's verdict can be read from it, and is paid for and worth something."""
+    return backend.logprobs and backend.configured and backend.price is not None and not is_too_small(backend.model)
+
+
 def _doubts(policy: Rules, deployment: Deployment, backend: BackendConfig) -> Iterator[Finding]:
     escalate, when = policy.escalate, policy.escalate.when
     if backend.logprobs:
@@ -199,7 +205,7 @@ def _doubts(policy: Rules, deployment: Deployment, backend: BackendConfig) -> It
             )
     elif escalate.agreement is None and escalate.judge is None:
         decides = "all are escalated" if escalate.no_signal == "escalate" else "all are accepted"
-        judge = next((backend.name for backend in deployment.backends if backend.logprobs and backend.configured), "")
+        judge = next((other.name for other in deployment.backends if _can_judge(other)), "")
         at, value, what = (
             ("judge", f"{{backend: {judge}}}", "whose model reads each draft")
             if judge

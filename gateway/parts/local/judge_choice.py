@@ -8,21 +8,18 @@ models of 1 billion judged no better than chance. Without such a rung a second s
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from gateway.parts.lint.model_sizes import LEAST_BILLIONS, billions_in, is_too_small
 from gateway.parts.local.ladder import Rung
 from gateway.parts.prices.model_facts import known_providers
 
-LEAST_BILLIONS: Final = 3.0
-"""Least size of a judge, in billions of parameters, where the name states a size."""
 _TASK_TOKENS: Final = 150
 """Tokens of the judge's own instructions: 523 characters, and the JSON around the conversation, at 4 each."""
 _MAX_USD_PER_REQUEST: Final = 0.001
 """What `escalate.judge` lets one question cost unless it says otherwise, in US dollars."""
-_SIZE: Final = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)\s*([bm])(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,15 +59,6 @@ class JudgeChoice:
         )
 
 
-def billions_in(model: str) -> float | None:
-    """Return the parameters that a model's name states, in billions; None if it states none.
-
-    Of several sizes, as of a mixture with few active parameters, the largest counts.
-    """
-    sizes = [float(number) / (1000 if unit in "mM" else 1) for number, unit in _SIZE.findall(model)]
-    return max(sizes, default=None)
-
-
 def judge_of(rungs: Sequence[Rung]) -> JudgeChoice | None:
     """Return who judges the drafts of rungs without log-probabilities; None if none needs it, or none can."""
     if all(rung.logprobs for rung in rungs[:-1]):
@@ -80,7 +68,7 @@ def judge_of(rungs: Sequence[Rung]) -> JudgeChoice | None:
     choices = []
     for rung in rungs:
         billions, usd = billions_in(rung.model), rung.usd(tokens_in, 1)
-        if rung.logprobs and (billions is None or billions >= LEAST_BILLIONS):
+        if rung.logprobs and not is_too_small(rung.model):
             choices.append(JudgeChoice(rung, billions, None if usd is None else usd * 1000, tokens_in))
     return min(choices, key=lambda choice: math.inf if choice.usd is None else choice.usd, default=None)
 

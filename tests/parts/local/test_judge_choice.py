@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.parts.local.judge_choice import billions_in, judge_of, verifier_advice
+from gateway.parts.local.judge_choice import judge_of, verifier_advice
 from gateway.parts.local.ladder import ModelServer, Rung
 from gateway.parts.prices.model_facts import Provider, known_providers, shipped_facts
 from policies.model import JudgeRules
@@ -22,23 +22,6 @@ def rung(tier: str, model: str, provider: str = "", *, also: int = 0) -> Rung:
     facts = None if own is None else shipped_facts().find(url, model)
     place = ModelServer(provider or "vLLM", url, (model,), own)
     return Rung(tier, model, place, facts, also=(place,) * also)
-
-
-@pytest.mark.parametrize(
-    ("model", "billions"),
-    [
-        ("llama3.2:3b", 3.0),
-        ("llama3.2:1b-instruct-q4_K_M", 1.0),
-        ("SmolLM2-135M-Instruct", 0.135),
-        ("Qwen/Qwen3-30B-A3B", 30.0),
-        ("Qwen2.5-1.5B-Instruct", 1.5),
-        ("claude-haiku-5-5", None),
-        ("gpt-6-luna", None),
-        ("phi-4-mini-4bit", None),
-    ],
-)
-def test_a_size_is_read_from_the_name(model: str, billions: float | None) -> None:
-    assert billions_in(model) == billions
 
 
 def test_the_cheapest_rung_that_tells_judges() -> None:
