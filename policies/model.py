@@ -269,8 +269,9 @@ class Agreement(Section):
 
     `samples` further answers are drawn and paid for, at this temperature or the request's own if that is higher. They
     are drawn in parallel with the answer, so only where the config states that there will be no log-probabilities
-    (`logprobs: false`). Requests with images, and answers that cannot be escalated, are not sampled. Of a stream the
-    beginnings are compared that its judge has seen, and of answers that call tools the calls.
+    (`logprobs: false`). The cross-encoder and the words say how likely both say the same; where it cannot, only equal
+    texts and other numbers are a signal. Requests with images, and answers that cannot be escalated, are not sampled.
+    Of a stream the beginnings are compared that its judge has seen, and of answers that call tools the calls.
     """
 
     samples: Annotated[Whole, Field(ge=1, le=4)] = 1

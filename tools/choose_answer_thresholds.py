@@ -1,5 +1,5 @@
 """Choose from which score two statements of answers say the same to a cross-encoder, and up to which one denies the
-other, see `gateway.parts.hit_audits.statements`; and measure how often an audit errs that compares answers with it.
+other, see `gateway.parts.measures.statements`; and measure how often an audit errs that compares answers with it.
 
 The thresholds are chosen on families of answers (`families/**/answers.toml`) that the cross-encoder was not trained on,
 in all languages of its data sheet together. A pair gets the lower of its scores in both orders, as an audit reads it.
@@ -39,7 +39,7 @@ from gateway.parts.fit.curves import Floats
 from gateway.parts.fit.datasets import DataError
 from gateway.parts.fit.flags import add_state_flag
 from gateway.parts.hit_audits.comparison import AnswerComparer
-from gateway.parts.hit_audits.statements import conflict, differ_in_one_place
+from gateway.parts.measures.statements import conflict, differ_in_one_place
 from gateway.report import OnProgress, Report, table
 from routing.embedder import Embedder
 from tools import command

@@ -251,13 +251,6 @@ class QuestionEmbedder:
             [vector] = await self._batches.done((text,))
         return vector
 
-    def cosine(self, text: str, other: str) -> float | None:
-        """Return the cosine of two texts, -1 to 1; None where it takes longer than the event loop can wait."""
-        if max(len(text), len(other)) > self._in_place:
-            return None
-        vectors = self.embedder.embed((text, other))
-        return float(vectors[0] @ vectors[1])
-
     def close(self) -> None:
         """Stop the thread and cancel what still waits."""
         self._batches.close()

@@ -99,6 +99,7 @@ CONFIDENCE: Final = "tierline.confidence"
 CONFIDENCE_BASIS: Final = "tierline.confidence.basis"  # calibrated, logprob, judge, agreement, scorer, none
 CONFIDENCE_HEAD: Final = "tierline.confidence.head"  # the version of the head that calibrated it
 VERIFY_MS: Final = "tierline.verify_ms"  # how long the draft waited for the verifier that judged it
+AGREEMENT_BY: Final = "tierline.agreement.by"  # what compared an answer with its sample: pair_model, words, calls
 VERIFY_SKIPPED: Final = "tierline.verify.skipped"  # verifiers that had no answer or were not asked, and why
 TOKENS_JUDGED: Final = "tierline.tokens_judged"
 PREFIX_TOKENS: Final = "tierline.prefix.tokens"  # their texts, where texts are captured

@@ -13,15 +13,16 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+from cache import shipped_cross_encoder
 from gateway.cli.flags import add_json_flag, whole
-from gateway.parts.agents.agreement import ComparedAnswer, agreement_of
 from gateway.parts.agents.scorer import AnswerScorer
+from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.fit.curves import Floats, calibration_error
 from gateway.parts.fit.datasets import DataError, LabelledAnswer, LabelledRow, file_digest, read_rows, sampled
 from gateway.parts.fit.evaluation.artefact import ServedArtefact
@@ -32,6 +33,7 @@ from gateway.parts.fit.training.answer_heads import fit_head
 from gateway.parts.fit.training.answer_scorer import Answered, fit_scorer, model_pairs
 from gateway.parts.fit.training.sheet import trained_on
 from gateway.parts.heads.head import OF_VERIFIERS, ConfidenceHead, LogisticScorer
+from gateway.parts.measures.likeness import AnswerLikeness
 from gateway.report import NONE, WIDE, OnProgress, Report, silent, table
 from routing.confidence.judge import Evidence
 from routing.difficulty.model import SHEET_FILE, gain_of
@@ -182,7 +184,13 @@ def _agreement(second: str, row: LabelledRow, model: str, answer: LabelledAnswer
     other = row.answers.get(second)
     if other is None or model == second or not answer.text or not other.text:
         return None
-    return agreement_of(ComparedAnswer(answer.text), [ComparedAnswer(other.text)])
+    compared = _engine().compare(answer.text, other.text, row.prompt)
+    return compared.score
+
+
+@cache
+def _engine() -> AnswerLikeness:
+    return AnswerLikeness(CrossEncoder.load(shipped_cross_encoder()))
 
 
 def _probability(logprob: float | None) -> float | None:

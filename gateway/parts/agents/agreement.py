@@ -1,15 +1,14 @@
 """Measure how far two answers to the same request agree: evidence where a backend gives no log-probabilities.
 
 A model that knows an answer tends to repeat it; one that guesses answers differently the next time (self-consistency:
-Wang et al., 2022). Two answers are equal if they differ only in case, punctuation and articles, or if they are the same
-JSON. Otherwise agreement is the F1 of their words, as in reading-comprehension scoring (SQuAD); where either contains a
-number, half of the weight is on whether the last numbers are equal. With an embedding, words count half and the cosine
-of the two vectors the other half: words alone miss paraphrases, vectors alone miss a changed name (AUC of telling
-paraphrases from other pairs: 0.74 with words and 0.79 with both on Quora's questions, 0.78 and 0.82 on CheckList's
-minimal edits).
+Wang et al., 2022). Whether two answers say the same, the pair model of the worker says together with what the words
+tell (`gateway.parts.measures.likeness`), in a thread of its own and for at most _COMPARED_S. Without the model, of what
+it cannot read and where it would be late, words alone speak where they are sure: texts that are equal but for case,
+punctuation and articles, or the same JSON, agree; other numbers do not. Of all else there is no signal.
 
 Of answers that call tools the calls are compared, each with the one that is most alike, and what is said around them is
 not: the same tool with the same arguments is 1, another tool is 0, and between them lies the mean over the arguments.
+Arguments in several words agree by the F1 of these, as in reading-comprehension scoring (SQuAD).
 An answer that calls something and one that does not have nothing in common.
 
 The samples are drawn beside the answer, so they cost tokens but little time. They are never served; what they cost
@@ -25,10 +24,12 @@ import re
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import islice, product, zip_longest
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from unicodedata import normalize
 
 import orjson
@@ -37,6 +38,7 @@ from gateway.backends.base import BackendError, BackendRequest
 from gateway.backends.server_forms import always_thinks
 from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import evidence_of
+from gateway.parts.measures.likeness import AgreementScore, AnswerLikeness, by_words
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
 from routing.features import SPACELESS
@@ -53,7 +55,53 @@ if TYPE_CHECKING:
 log = logging.getLogger("tierline.sampling")
 
 _NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs", "stream", "stream_options")
+_COMPARED_S: Final = 0.5
+"""Seconds that a comparison of texts may take at most, and the share of what is left that it gets for sure, _FOR_IT."""
+_FOR_IT: Final = 0.25
+_MOST_WAITING: Final = 8
 _THINKS = ("reasoning_effort", "reasoning", "thinking", "output_config")
+
+
+class TextComparer:
+    """Compare the texts of answers off the event loop, one after the other, for all requests of one worker."""
+
+    def __init__(self, engine: AnswerLikeness) -> None:
+        self._engine = engine
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tierline-agreement")
+        self._waiting = 0
+
+    async def compare(self, pairs: Sequence[tuple[str, str]], question: str, limit_s: float) -> list[AgreementScore]:
+        """Return how likely the texts of each pair say the same, within `limit_s` seconds or by words that are sure."""
+        sure = [_by_form(one, other, question) for one, other in pairs]
+        if None not in sure:
+            return [found for found in sure if found is not None]
+        if self._waiting >= _MOST_WAITING or limit_s <= 0:
+            return [found or AgreementScore(None, "the cross-encoder is busy") for found in sure]
+        self._waiting += 1
+        work = asyncio.get_running_loop().run_in_executor(self._thread, partial(self._compared, pairs, question, sure))
+        work.add_done_callback(self._done)
+        try:
+            return await asyncio.wait_for(work, min(limit_s, _COMPARED_S))
+        except TimeoutError:
+            return [found or AgreementScore(None, "the cross-encoder is late") for found in sure]
+        except Exception as error:
+            log.exception("answers cannot be compared")
+            return [found or AgreementScore(None, f"the cross-encoder failed: {error}") for found in sure]
+
+    def _compared(
+        self, pairs: Sequence[tuple[str, str]], question: str, sure: Sequence[AgreementScore | None]
+    ) -> list[AgreementScore]:
+        return [
+            self._engine.compare(*pair, question) if found is None else found
+            for pair, found in zip(pairs, sure, strict=True)
+        ]
+
+    def _done(self, _work: object) -> None:
+        self._waiting -= 1
+
+
+def _by_form(one: str, other: str, question: str) -> AgreementScore | None:
+    return AgreementScore(1.0, "words") if _same_json(one, other) else by_words(one, other, question)
 
 
 class Samples:
@@ -65,30 +113,41 @@ class Samples:
         endpoint: Endpoint,
         rule: Agreement,
         limit_s: float,
-        cosine: Cosine | None,
+        comparer: TextComparer,
         owes: Callable[[str], int],
     ) -> None:
         """Draw them; `owes` returns the completion tokens that one is charged which is given up before it has come."""
         self._request = request
         self._endpoint = endpoint
-        self._cosine = cosine
+        self._comparer = comparer
         self._owes = owes
         self._body = _body(request, rule)
         self._began, self._limit_s = time.monotonic(), limit_s
         self._tasks = [asyncio.create_task(self._draw(), name="tierline.sample") for _ in range(rule.samples)]
 
-    async def agreement(self, evidence: Evidence, within_s: float) -> float | None:
-        """Return the agreement of the samples with an answer, 0..1, once they have come; None if there are none.
+    async def agreement(self, evidence: Evidence, within_s: float) -> AgreementScore:
+        """Return the agreement of the samples with an answer, once they have come, and who says so.
 
         They are waited for as long again as the answer took, or as a stream is held if that is longer. With an answer's
         beginning, so much of them is compared as it has words.
         """
-        took_s, hold_s = time.monotonic() - self._began, self._request.policy.escalate.stream.hold_max
-        timeout_s = max(0.0, min(within_s, self._limit_s - took_s, max(took_s, hold_s)))
-        await asyncio.wait(self._tasks, timeout=timeout_s)
+        began, took_s = time.monotonic(), time.monotonic() - self._began
+        hold_s = self._request.policy.escalate.stream.hold_max
+        left_s = min(within_s, self._limit_s - took_s)
+        for_it_s = min(_COMPARED_S, max(0.0, left_s) * _FOR_IT)
+        await asyncio.wait(self._tasks, timeout=max(0.0, min(left_s - for_it_s, max(took_s, hold_s))))
         answers = [answer for task in self._tasks if task.done() and not task.exception() and (answer := task.result())]
         calls = list(zip(evidence.tool_names, evidence.tool_arguments, strict=True))
-        return agreement_of(ComparedAnswer(evidence.text, calls), answers, self._cosine, complete=evidence.complete)
+        answer = ComparedAnswer(evidence.text, calls)
+        pairs = texts_compared(answer, answers, complete=evidence.complete)
+        left_s -= time.monotonic() - began
+        said = await self._comparer.compare(pairs, self._request.features.text, left_s) if pairs else []
+        by = {pair: found.score for pair, found in zip(pairs, said, strict=True)}
+        score = agreement_of(answer, answers, lambda *pair: by.get(pair), complete=evidence.complete)
+        if score is None:
+            return AgreementScore(None, next((found.by for found in said if found.score is None), "no sample has come"))
+        who = {found.by for found in said if found.score is not None} or {"calls"}
+        return AgreementScore(score, "pair_model" if "pair_model" in who else who.pop())
 
     async def aclose(self) -> None:
         """Cancel the samples that have not come yet; each is charged its cost so far."""
@@ -138,8 +197,8 @@ def _body(request: RequestContext, rule: Agreement) -> dict[str, Any]:
     return {key: request.body[key] for key in request.body if key not in _NOT_SAMPLED} | {"temperature": temperature}
 
 
-Cosine = Callable[[str, str], float | None]
-"""The cosine of two texts' vectors, -1..1; None where that would take too long."""
+Compare = Callable[[str, str], float | None]
+"""How far two texts say the same, 0..1; None where that is not known."""
 
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _WORD = re.compile(rf"{SPACELESS}|[^\W{SPACELESS[1:]}+")
@@ -177,26 +236,49 @@ def _first_words(text: str, like: str) -> str:
 
 
 def agreement_of(
-    answer: ComparedAnswer, samples: Sequence[ComparedAnswer], cosine: Cosine | None = None, *, complete: bool = True
+    answer: ComparedAnswer, samples: Sequence[ComparedAnswer], compare: Compare, *, complete: bool = True
 ) -> float | None:
     """Return the mean agreement of `answer` with each of `samples`, 0..1; None without a sample that can be compared.
 
-    Of an answer that is not `complete` the samples' beginnings are compared. One that has called nothing yet may still
-    do what a sample does that calls something.
+    Texts are compared by `compare`. Of an answer that is not `complete` the samples' beginnings are compared. One that
+    has called nothing yet may still do what a sample does that calls something.
     """
-    if not complete:
-        begun = answer.so_far()
-        if begun is None:
-            return None
-        answer, samples = begun, [sample for sample in samples if begun.calls or not sample.calls]
-    if not samples:
-        return None
-    return math.fsum(_alike(answer, sample, cosine, complete) for sample in samples) / len(samples)
+    told = [
+        _calls_agree(*pair, complete) if pair[0].calls or pair[1].calls else compare(pair[0].text, pair[1].text)
+        for pair in _comparable(answer, samples, complete)
+    ]
+    scores = [score for score in told if score is not None]
+    return math.fsum(scores) / len(scores) if scores else None
 
 
-def _alike(one: ComparedAnswer, other: ComparedAnswer, cosine: Cosine | None, complete: bool) -> float:
-    if not one.calls and not other.calls:
-        return similarity(one.text, other.text if complete else _first_words(other.text, one.text), cosine)
+def texts_compared(
+    answer: ComparedAnswer, samples: Sequence[ComparedAnswer], *, complete: bool
+) -> list[tuple[str, str]]:
+    """Return the texts that `agreement_of` compares, each pair once."""
+    pairs = _comparable(answer, samples, complete)
+    return list(dict.fromkeys((one.text, other.text) for one, other in pairs if not (one.calls or other.calls)))
+
+
+def _comparable(
+    answer: ComparedAnswer, samples: Sequence[ComparedAnswer], complete: bool
+) -> list[tuple[ComparedAnswer, ComparedAnswer]]:
+    """Return the answer with each sample, both as far as they are compared."""
+    if complete:
+        return [
+            (answer._replace(text=answer.text[:_MAX_CHARS]), sample._replace(text=sample.text[:_MAX_CHARS]))
+            for sample in samples
+        ]
+    begun = answer.so_far()
+    if begun is None:
+        return []
+    return [
+        (begun, sample if begun.calls or sample.calls else sample._replace(text=_first_words(sample.text, begun.text)))
+        for sample in samples
+        if begun.calls or not sample.calls
+    ]
+
+
+def _calls_agree(one: ComparedAnswer, other: ComparedAnswer, complete: bool) -> float:
     most = max(len(one.calls), len(other.calls)) if complete else len(one.calls)
     in_order = sum(len(arguments) for _, arguments in (*one.calls, *other.calls)) > _MAX_CHARS  # every pair takes long
     pairs = product(enumerate(one.calls), enumerate(other.calls))
@@ -256,8 +338,11 @@ def _values_alike(value: Any, other: Any, depth: int = 0) -> float:
     return math.fsum(_values_alike(*pair, depth + 1) for pair in pairs) / max(1, len(pairs))
 
 
-def similarity(text: str, other: str, cosine: Cosine | None = None) -> float:
-    """Return how far two answers agree: 1 if they say the same, 0 if they have nothing in common."""
+def similarity(text: str, other: str) -> float:
+    """Return how far two arguments agree by their words: 1 for the same ones, 0 if they have nothing in common.
+
+    Where either contains a number, half of the weight is on whether the last numbers are equal.
+    """
     text, other = text[:_MAX_CHARS], other[:_MAX_CHARS]
     if _same_json(text, other):
         return 1.0
@@ -266,9 +351,6 @@ def similarity(text: str, other: str, cosine: Cosine | None = None) -> float:
         # At least one answer has no words, only punctuation.
         return float(text.split() == other.split())
     overlap = 2 * (Counter(mine) & Counter(others)).total() / (len(mine) + len(others))
-    near = cosine(text, other) if cosine is not None and overlap < 1 else None
-    if near is not None:
-        overlap = (overlap + min(1.0, max(0.0, near))) / 2
     my_last, other_last = _last_number(text), _last_number(other)
     if my_last is None and other_last is None:
         return overlap

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gateway.parts.agents.admission import AgentAdmission, SessionCounts
+from gateway.parts.agents.agreement import TextComparer
 from gateway.parts.agents.call_memory import KeptCalls
 from gateway.parts.agents.config import ScorerSections
 from gateway.parts.agents.continuation import Successors
@@ -13,6 +14,7 @@ from gateway.parts.agents.history import HistorySummaries
 from gateway.parts.agents.metrics import SessionMetrics
 from gateway.parts.agents.verifying import DraftJudge, Verifiers
 from gateway.parts.measures.daily_budget import DailyBudget
+from gateway.parts.measures.likeness import AnswerLikeness
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +43,8 @@ def build_verifier(core: Core) -> Verifiers:
     """Return a worker's verifiers of drafts."""
     tier_of = {endpoint.config.name: tier.name for tier in core.tiers.values() for endpoint in tier.endpoints}
     judge = DraftJudge(core.endpoints, tier_of, DailyBudget(core.store))
-    return Verifiers(core.embedder.cosine, judge, core.deployment.of(ScorerSections).answer_scorer)
+    comparer = TextComparer(AnswerLikeness(core.models.cross_encoder))
+    return Verifiers(comparer, judge, core.deployment.of(ScorerSections).answer_scorer)
 
 
 def build_successor(core: Core) -> Successors:

@@ -34,7 +34,7 @@ from gateway.cascade.call import BackendCall, backend_request
 from gateway.chat.completions import READ_CHARS, conversation_shown, is_told
 from gateway.chat.usage import Usage
 from gateway.off_loop import off_loop
-from gateway.parts.agents.agreement import Samples
+from gateway.parts.agents.agreement import Samples, TextComparer
 from gateway.parts.measures.daily_budget import DailyBudget, call_model
 from gateway.telemetry import names
 from gateway.tiers.slot import SlotRequest
@@ -43,7 +43,6 @@ from routing.features import room_needed
 
 if TYPE_CHECKING:
     from gateway.cascade.protocols import HeldDraft
-    from gateway.parts.agents.agreement import Cosine
     from gateway.parts.agents.scorer import AnswerScorer
     from gateway.request.context import RequestContext
     from gateway.tiers import Endpoint
@@ -238,9 +237,9 @@ def judge_body(messages: Sequence[Mapping[str, Any]], evidence: Evidence, *, alo
 class Verifiers:
     """Verifies the drafts of one worker: a `gateway.cascade.protocols.AnswerVerifier`."""
 
-    def __init__(self, cosine: Cosine, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
-        """`cosine` compares two texts by meaning, for samples; without a `scorer` none is asked."""
-        self._cosine = cosine
+    def __init__(self, comparer: TextComparer, judge: DraftJudge, scorer: AnswerScorer | None = None) -> None:
+        """`comparer` says whether two texts say the same, for samples; without a `scorer` none is asked."""
+        self._comparer = comparer
         self._judge = judge
         self._scorer = scorer
 
@@ -267,7 +266,7 @@ class Verifiers:
             return None
         if next((by for by, _ in self._there(policy, endpoint)), "") != "agreement":
             return None  # what is asked before it has an answer for nearly every draft
-        return Samples(request, endpoint, rule, limit_s, self._cosine, owes)
+        return Samples(request, endpoint, rule, limit_s, self._comparer, owes)
 
     async def verify(self, evidence: Evidence, draft: HeldDraft, endpoint: Endpoint) -> Evidence:
         """Return the evidence with the score of the first verifier that has one; note which were skipped, and why."""
@@ -354,5 +353,9 @@ class Verifiers:
         if by == "judge" and rule is not None:
             return await self._judge.ask(draft.request, rule, evidence, min(rule.within, left_s))
         if isinstance(draft.beside, Samples):
-            return await draft.beside.agreement(evidence, left_s)
+            told = await draft.beside.agreement(evidence, left_s)
+            if told.score is None:
+                raise NotJudged(told.by)
+            draft.hop.attributes[names.AGREEMENT_BY] = told.by
+            return told.score
         return None

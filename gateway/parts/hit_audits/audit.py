@@ -42,7 +42,7 @@ from gateway.parts.hit_audits.control import RiskControl, RiskFigures
 from gateway.parts.hit_audits.groups import MOST, Batch, Label, decode_batch, encode_batch
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE
 from gateway.parts.hit_audits.published import LINES, PublishedRisk, publication
-from gateway.parts.hit_audits.statements import Embed, StatementScorer
+from gateway.parts.measures.statements import Embed, StatementScorer
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules, SemanticCache

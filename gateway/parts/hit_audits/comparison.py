@@ -41,8 +41,8 @@ from gateway.backends.base import BackendRequest
 from gateway.cascade.fields import with_set_fields
 from gateway.chat.usage import Usage
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
-from gateway.parts.hit_audits.statements import Embed, StatementComparer, StatementScorer, Verdict
 from gateway.parts.measures.daily_budget import DailyBudget, call_model
+from gateway.parts.measures.statements import Embed, StatementComparer, StatementScorer, Verdict
 from routing.features import room_needed
 
 if TYPE_CHECKING:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 
 import pytest
 
-from gateway.parts.agents.agreement import ComparedAnswer, agreement_of, similarity
+from cache import shipped_cross_encoder
+from gateway.parts.agents.agreement import ComparedAnswer, TextComparer, agreement_of, similarity
+from gateway.parts.encoders.cross_encoder import CrossEncoder
+from gateway.parts.measures.likeness import AgreementScore, AnswerLikeness
+from policies.model import UNCALIBRATED_BELOW
 
 
 @pytest.mark.parametrize(
@@ -40,17 +46,54 @@ def test_the_last_number_is_half_of_it() -> None:
 
 
 def test_answers_of_several_samples_are_averaged() -> None:
-    """And without a sample there is no evidence."""
-    assert agreement_of(ComparedAnswer("Rome"), [ComparedAnswer("rome."), ComparedAnswer("Milan")]) == 0.5
-    assert agreement_of(ComparedAnswer("Rome"), []) is None
+    """And without a sample, or where none can be compared, there is no evidence."""
+    rome, samples = ComparedAnswer("Rome"), [ComparedAnswer("rome."), ComparedAnswer("Milan")]
+    assert agreement_of(rome, samples, similarity) == 0.5
+    assert agreement_of(rome, [], similarity) is None
+    assert agreement_of(rome, samples, lambda one, other: 0.9 if other == "rome." else None) == 0.9
+    assert agreement_of(rome, samples, lambda one, other: None) is None
 
 
-def test_vectors_count_half_where_they_are_at_hand() -> None:
-    """What is said in other words agrees more, and what is the same needs no vectors."""
-    near = similarity("It froze", "Ice everywhere", lambda _one, _other: 0.8)
-    assert near == pytest.approx(0.4)
-    assert similarity("It froze", "Ice everywhere", lambda _one, _other: None) == 0.0
-    assert similarity("Rome.", "rome", lambda _one, _other: 0.0) == 1.0
+@pytest.fixture(scope="module")
+def shipped() -> TextComparer:
+    return TextComparer(AnswerLikeness(CrossEncoder.load(shipped_cross_encoder())))
+
+
+def test_texts_are_compared_by_the_pair_model_and_within_their_time(shipped: TextComparer) -> None:
+    """By words alone where these are sure, which takes no time, or where the model would be late."""
+    asked = "What is the capital of Australia?"
+    pairs = [
+        ("Canberra.", "The capital of Australia is Canberra."),
+        ("Canberra.", "canberra"),
+        ("In 1945.", "In 1946."),
+    ]
+
+    async def compared(limit_s: float) -> list[AgreementScore]:
+        return await shipped.compare(pairs, asked, limit_s)
+
+    asyncio.run(compared(5.0))  # the model is warm then
+    near, same, other = asyncio.run(compared(5.0))
+    assert near.by == "pair_model" and near.score is not None and near.score >= UNCALIBRATED_BELOW
+    assert (same, other) == (AgreementScore(1.0, "words"), AgreementScore(0.0, "words"))
+    late, same, other = asyncio.run(compared(0.0))
+    assert late.score is None and (same.score, other.score) == (1.0, 0.0)
+
+
+def test_the_event_loop_goes_on_while_answers_are_compared() -> None:
+    """And what comes too late is no signal."""
+
+    class Slow(AnswerLikeness):
+        def compare(self, one: str, other: str, question: str = "") -> AgreementScore:
+            time.sleep(0.4)
+            return AgreementScore(1.0, "pair_model")
+
+    async def compared() -> tuple[float, AgreementScore]:
+        began = time.monotonic()
+        [said] = await TextComparer(Slow(None)).compare([("It froze.", "There was ice.")], "", 0.05)
+        return time.monotonic() - began, said
+
+    took_s, said = asyncio.run(compared())
+    assert took_s < 0.3 and said == AgreementScore(None, "the cross-encoder is late")
 
 
 def test_json_of_any_depth_can_be_compared() -> None:
@@ -76,8 +119,8 @@ READ = ("read", '{"path": "a.py", "lines": 20}')
 )
 def test_of_answers_that_call_tools_the_calls_are_compared(other: ComparedAnswer, agreement: float) -> None:
     """What is said around them is not."""
-    assert agreement_of(ComparedAnswer("Let me see.", [READ]), [other]) == agreement
-    assert agreement_of(other, [ComparedAnswer("Let me see.", [READ])]) == agreement
+    assert agreement_of(ComparedAnswer("Let me see.", [READ]), [other], similarity) == agreement
+    assert agreement_of(other, [ComparedAnswer("Let me see.", [READ])], similarity) == agreement
 
 
 @pytest.mark.parametrize(
@@ -107,15 +150,14 @@ def test_of_a_call_that_is_still_written_the_beginnings_are_compared(
     begun: ComparedAnswer, agreement: float | None
 ) -> None:
     """Before a draft calls anything it may still do what a sample does that calls something."""
-    assert agreement_of(begun, [ComparedAnswer("I look at it.", [READ])], complete=False) == agreement
+    assert agreement_of(begun, [ComparedAnswer("I look at it.", [READ])], similarity, complete=False) == agreement
 
 
 def test_a_call_that_was_cut_off_is_compared_as_text() -> None:
     """Its arguments are no JSON."""
     cut = ComparedAnswer("", [("write", '{"text": "one two three')])
-    assert agreement_of(ComparedAnswer("", [("write", '{"text": "one two three four"}')]), [cut]) == pytest.approx(
-        0.89, abs=0.01
-    )
+    whole = ComparedAnswer("", [("write", '{"text": "one two three four"}')])
+    assert agreement_of(whole, [cut], similarity) == pytest.approx(0.89, abs=0.01)
 
 
 def _calls(*calls: tuple[str, object]) -> ComparedAnswer:
@@ -147,14 +189,19 @@ def _reads(*paths: str) -> ComparedAnswer:
 )  # fmt: skip
 def test_calls_agree_by_what_they_would_do(one: ComparedAnswer, other: ComparedAnswer, agreement: float) -> None:
     """Not by the order of parallel calls or the form of a value; and a path or an id is the same, or it is not."""
-    assert agreement_of(one, [other]) == agreement_of(other, [one]) == agreement
+    assert agreement_of(one, [other], similarity) == agreement_of(other, [one], similarity) == agreement
 
 
 def test_what_is_written_without_spaces_has_words_too() -> None:
     """Chinese answers agree by their characters, and of one that is still written the beginning is compared."""
     assert similarity("法国的首都是巴黎", "巴黎是法国的首都。") == 1.0
     assert similarity("首都是巴黎", "答案:里昂") == 0.0
-    assert agreement_of(ComparedAnswer("法国的首都是巴"), [ComparedAnswer("法国的首都是巴黎。")], complete=False) == 1.0
+    assert (
+        agreement_of(
+            ComparedAnswer("法国的首都是巴"), [ComparedAnswer("法国的首都是巴黎。")], similarity, complete=False
+        )
+        == 1.0
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,10 +217,10 @@ def test_what_cannot_be_read_yet_is_compared_as_text(
     begun: ComparedAnswer, sample: ComparedAnswer, agreement: float | None
 ) -> None:
     """Or not at all, where not one word of it is certain."""
-    assert agreement_of(begun, [sample], complete=False) == agreement
+    assert agreement_of(begun, [sample], similarity, complete=False) == agreement
 
 
 def test_lists_are_compared_by_their_places() -> None:
     """A list that is longer has something that the other lacks."""
     one, other = ComparedAnswer("", [("add", '{"n": [1, 2]}')]), ComparedAnswer("", [("add", '{"n": [1, 2, 3, 4]}')])
-    assert agreement_of(one, [other]) == 0.5
+    assert agreement_of(one, [other], similarity) == 0.5

@@ -103,7 +103,7 @@ def judging(
     }
     tiers.append({"name": "decider", "backends": [decider]})
     scored = written(folder / "scorer.json", WHOLE)
-    settings = {"tiers": tiers, "default_surface": "raw", "scorer": str(scored)}
+    settings = {"tiers": tiers, "default_surface": "raw", "scorer": str(scored), "cross_encoder": "default"}
     with serve(folder, local.url, hosted.url, store_url=_store.url, policies=policies, settings=settings) as gateway:
         yield gateway
 
@@ -257,6 +257,30 @@ def test_two_answers_that_agree_are_evidence(gw: Gateway, store: LocalStore, loc
     assert (attempt["tierline.confidence.basis"], attempt["tierline.confidence"]) == ("agreement", 1.0)
     assert record["ledger"]["wasted_usd"] == pytest.approx(record["ledger"]["cost_usd"] / 2)
     assert record["ledger"]["attempts"] == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("sampled", "path", "by"),
+    [
+        ("The capital of Italy is Rome.", "direct", "pair_model"),
+        ("The capital of Italy is Milan.", "escalated", "pair_model"),
+        ("rome", "direct", "words"),
+    ],
+)
+def test_the_pair_model_says_whether_answers_agree(
+    gw: Gateway, store: LocalStore, local_upstream: Upstream, sampled: str, path: str, by: str, stream: bool
+) -> None:
+    """A short answer agrees with a long one that says the same, whole and streamed; the span says what compared."""
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_sample).reply(text=sampled)
+    for _ in range(20):  # the worker may open its cross-encoder only now
+        answered = put(gw, "twice", "What is the capital of Italy?", stream=stream)
+        attempt = first_attempt(store, answered)
+        if attempt.get("tierline.verify.skipped") != ["agreement: the cross-encoder is late"]:
+            break
+    assert answered.headers["x-tierline-path"] == path
+    assert attempt["tierline.agreement.by"] == by
 
 
 def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from cache.store.base import NoStore
 from gateway.config.backends import BackendConfig
+from gateway.parts.agents.agreement import TextComparer
 from gateway.parts.agents.scorer import AnswerScorer
 from gateway.parts.agents.verifying import DraftJudge, Verifiers
 from gateway.parts.measures.daily_budget import DailyBudget
+from gateway.parts.measures.likeness import AnswerLikeness
 from gateway.tiers import Endpoint
 from policies.model import Policy
 
@@ -33,7 +35,7 @@ class SlowJudge(DraftJudge):
 
 def verifiers(*, scorer: bool = True) -> Verifiers:
     judge = SlowJudge({}, {}, DailyBudget(NoStore()))
-    return Verifiers(lambda one, other: None, judge, AnswerScorer("0", {}, frozenset()) if scorer else None)
+    return Verifiers(TextComparer(AnswerLikeness(None)), judge, AnswerScorer("0", {}, frozenset()) if scorer else None)
 
 
 def policy(**escalate: Any) -> Policy:

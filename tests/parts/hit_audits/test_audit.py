@@ -28,7 +28,7 @@ from policies.caching import AuditJudgeRules, SemanticCache
 from policies.model import Policy
 from tests.cache.conftest import store, valkey
 from tests.cache.samples import Facts, answer, body, policy
-from tests.parts.hit_audits.test_statements import Reader
+from tests.parts.measures.test_statements import Reader
 from tests.support.wait import eventually
 
 __all__ = ["store", "valkey"]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from gateway.parts.hit_audits.comparison import AnswerComparer, contradict, includes, text_of
 from tests.cache.samples import answer
-from tests.parts.hit_audits.test_statements import Reader
+from tests.parts.measures.test_statements import Reader
 
 
 @pytest.mark.parametrize(

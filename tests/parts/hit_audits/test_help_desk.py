@@ -21,7 +21,7 @@ from gateway.parts.hit_audits.audit import Audits
 from gateway.seams import build_pair_queue, compares_turns
 from tests.cache.conftest import store, valkey
 from tests.cache.samples import Facts, answer, body, policy
-from tests.parts.hit_audits.test_statements import Reader
+from tests.parts.measures.test_statements import Reader
 from tests.support.wait import eventually
 
 __all__ = ["store", "valkey"]

@@ -10,7 +10,7 @@ import pytest
 from cache import shipped_cross_encoder
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
-from gateway.parts.hit_audits.statements import StatementComparer, statements
+from gateway.parts.measures.statements import StatementComparer, statements
 
 
 @dataclass
