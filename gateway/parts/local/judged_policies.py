@@ -27,7 +27,7 @@ _SHORT, _LONG = "tiers: [local, hosted]       ", "tiers: [local, hosted, large]"
 _IN_HASTE: Final = frozenset({"autocomplete.yaml", "search.yaml", "voice.yaml"})
 """Policies whose answers are worth less than the time of a verdict and of a large model."""
 _PATIENCE_S: Final = 0.8
-"""How long a judge that is not on this machine may take, in seconds, and a stream is held for it."""
+"""How long a judge may take, in seconds, and a stream is held for it: some thousand tokens are to be read for it."""
 _COMMENT: Final = textwrap.TextWrapper(
     116, initial_indent="# ", subsequent_indent="# ", break_long_words=False, break_on_hyphens=False
 )
@@ -66,10 +66,12 @@ def judged_policies(config: Path, folder: Path, rungs: Sequence[Rung]) -> list[s
 
 def with_judge(text: str, choice: JudgeChoice) -> str:
     """Return a policy's text with this judge, and with why and what it costs as a comment on top."""
-    edits = [Edit(("escalate", "judge"), choice.rule.removeprefix("judge: "))]
-    if choice.rung.place.provider is not None:
-        held = f"{_PATIENCE_S * 1000:g}ms"
-        edits += [Edit(("escalate", "judge", "within"), held), Edit(("escalate", "stream", "hold_max"), held)]
+    held = f"{_PATIENCE_S * 1000:g}ms"
+    edits = [
+        Edit(("escalate", "judge"), choice.rule.removeprefix("judge: ")),
+        Edit(("escalate", "judge", "within"), held),
+        Edit(("escalate", "stream", "hold_max"), held),
+    ]
     why = f"escalate.judge is written by `tierline init`, as a tier gives no log-probabilities: {choice.reason}."
     first, rest = mended(text, edits).split("\n", 1)
     return f"{first}\n{_COMMENT.fill(why)}\n{rest}"

@@ -23,6 +23,8 @@ from tests.support.gateway import Gateway, environment, running
 from tests.support.strict_messages import StrictMessages, text
 from tests.support.upstream import Received, Reply, Upstream
 
+TAKES_S = 0.3
+"""How long the judge takes: a model of 3B reads some thousand tokens, which is more than the default of 250 ms."""
 WRONG, RIGHT, LARGE = "The moon is made of cheese.", "Six times seven is forty-two.", "The moon is made of rock."
 
 
@@ -74,8 +76,9 @@ def served(
     """A gateway by what `init` wrote for a server of one's own, whose model judges, and for Anthropic's models."""
     with Upstream() as judge, _Claude() as claude:
         claude.say_by(asked_of)
-        judge.on(lambda request: is_judged(request) and "cheese" in request.prompt).reply(text="no", logprob=-0.05)
-        judge.on(lambda request: is_judged(request) and "cheese" not in request.prompt).reply(text="yes", logprob=-0.05)
+        verdict = {"logprob": -0.05, "before_headers_s": TAKES_S}
+        judge.on(lambda request: is_judged(request) and "cheese" in request.prompt).reply(text="no", **verdict)
+        judge.on(lambda request: is_judged(request) and "cheese" not in request.prompt).reply(text="yes", **verdict)
         monkeypatch.setenv("ANTHROPIC_API_KEY", claude.KEY)
         monkeypatch.setenv("ANTHROPIC_BASE_URL", claude.url.removesuffix("/v1"))
         said = init(capsys, tmp_path / "tierline.yaml", "--server", judge.url)
@@ -138,9 +141,8 @@ def test_policies_are_written_where_they_are_needed_alone(
             judged = file.name in said["judged_policies"]
             assert (text != file.read_text()) == judged
             words = " ".join(text.replace("\n# ", " ").split())
-            assert not judged or (
-                "judge: {backend: local}" in words and "1,000 judged drafts of chat cost nothing" in words
-            )
+            for said_of_it in ("judge: {backend: local, within: 800ms}", "1,000 judged drafts of chat cost nothing"):
+                assert not judged or said_of_it in words
         assert main(["check", "--config", str(out), "--policies", str(folder)]) == 0
         assert "T709" not in capsys.readouterr().out
         (folder / "chat.yaml").write_text("mine")
@@ -160,7 +162,7 @@ def test_where_drafts_tell_or_nobody_can_judge_no_policies_are_written(
     assert [file.name for file in tmp_path.iterdir()] == ["tierline.yaml"]
 
 
-def test_a_hosted_judge_gets_the_time_of_a_call_and_streams_are_held_for_it() -> None:
+def test_a_judge_gets_the_time_of_a_call_and_streams_are_held_for_it() -> None:
     """By the defaults of 250 ms its verdicts would nearly all come too late."""
     [openai] = [one for one in known_providers().providers if one.name == "OpenAI"]
     place = ModelServer("OpenAI", openai.base_url, None, openai)
