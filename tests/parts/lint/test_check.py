@@ -64,7 +64,7 @@ def test_all_is_well_with_what_is_shipped(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_rule_that_can_never_hold_is_a_problem(policies: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is told at the rule's line, with what the value can be, though the policy would load."""
-    edit(policies / "chat.yaml", "(kind == chat", "(p_adequate >= 2")
+    edit(policies / "chat.yaml", "kind == chat", "p_adequate >= 2")
     at = place_of(policies / "chat.yaml", "p_adequate >= 2")
     assert main(["check", "--policies", str(policies)]) == 1
     out = capsys.readouterr().out
@@ -109,7 +109,7 @@ def test_a_kind_that_the_classifier_does_not_know_is_a_warning(
     (artefact / SHEET_FILE).write_text(json.dumps(sheet))
     assert main(command) == 0
     out = capsys.readouterr().out
-    assert f"chat.yaml:{place_of(policies / 'chat.yaml', '(kind == chat')}: route.start.local: " in out
+    assert f"chat.yaml:{place_of(policies / 'chat.yaml', 'kind == chat')}: route.start.local: " in out
     assert "knows no kind 'chat'; it knows choices, maths, code, tools" in out
 
     del sheet["measured"]["kinds"]
