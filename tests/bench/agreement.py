@@ -1,6 +1,6 @@
 """Measure whether `escalate.agreement` tells answers that say the same from those that contradict each other.
 
-The pairs are those of `agreement.toml`, in six languages, never used to choose a number. Printed are by language how
+The pairs are those of `agreement.toml`, in six languages, which nothing is fitted to. Printed are by language how
 well equal answers rank above contradictory ones (AUROC, 95% by resampling topics), the words' F1 beside it, and what
 the threshold does that policies have if they name none: contradictions that are kept, and equal answers that escalate.
 """
@@ -95,7 +95,7 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             for pair, score in zip(pairs, ours.tolist(), strict=True)
             if (score >= UNCALIBRATED_BELOW) is not pair.same
         ]
-    return Report(values, lines, title=f"agreement at {UNCALIBRATED_BELOW:g}, pairs never chosen on", width=WIDE)
+    return Report(values, lines, title=f"agreement at {UNCALIBRATED_BELOW:g}, pairs that nothing is fitted to", width=WIDE)
 
 
 def _share(flags: Floats | np.ndarray[Any, np.dtype[np.bool_]]) -> Interval:

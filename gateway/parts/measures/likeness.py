@@ -13,6 +13,7 @@ the texts, in any language with a lexicon:
     alike          share of the words in the same order
     included       the one is said by the other, by its words, and no sign speaks against it
     exchanged      each has words of its own
+    moved          words that both have stand in another order; `turned`: and neither has other words
 
 So a short answer agrees with a long one (`Canberra.`), which the pair model alone denies, and two that differ in a name
 do not. Answers of several statements are compared by these: each statement of the answer with fewer of them with the
@@ -41,7 +42,7 @@ NUMBERS: Final = Path(__file__).with_suffix(".json")
 """The fitted numbers: `bias`, and `weights` by the name of a sign."""
 SIGNS: Final = (
     "low", "high", "cover", "shared", "numbers", "unit", "denied", "only", "opposite", "swapped", "alike", "included",
-    "exchanged",
+    "exchanged", "moved", "turned",
 )  # fmt: skip
 _LONGEST: Final = 600
 """Characters of an answer up to which it is read as a whole."""
@@ -184,6 +185,8 @@ def text_signs(one: str, other: str, question: str) -> dict[str, float]:
         "alike": matcher.ratio(),
         "included": float(cover == 1 and clear),
         "exchanged": float(bool(left and right)),
+        "moved": float(_moved(*words, common)),
+        "turned": float(words[0] != words[1] and sorted(words[0]) == sorted(words[1])),
     }
 
 
@@ -201,6 +204,16 @@ def _words(text: str) -> list[str]:
     """Return the words of a text without articles, signs where words are not spaced."""
     words = _WORD.findall(normalize("NFKC", text).casefold())
     return [word for word in words if word not in {"a", "an", "the"}] or words
+
+
+def _moved(words: Sequence[str], others: Sequence[str], common: set[str]) -> bool:
+    """Return whether words that both texts have once stand in another order in them."""
+    both = {word for word in words if words.count(word) == others.count(word) == 1 and _is_topic(word, common)}
+    return [word for word in words if word in both] != [word for word in others if word in both]
+
+
+def _is_topic(word: str, common: set[str]) -> bool:
+    return any(word.startswith(topic) or topic.startswith(word) for topic in common)
 
 
 def _other_unit(one: str, other: str) -> bool:
