@@ -95,7 +95,9 @@ def _measure(args: argparse.Namespace, on_progress: OnProgress) -> Report:
             for pair, score in zip(pairs, ours.tolist(), strict=True)
             if (score >= UNCALIBRATED_BELOW) is not pair.same
         ]
-    return Report(values, lines, title=f"agreement at {UNCALIBRATED_BELOW:g}, pairs that nothing is fitted to", width=WIDE)
+    return Report(
+        values, lines, title=f"agreement at {UNCALIBRATED_BELOW:g}, pairs that nothing is fitted to", width=WIDE
+    )
 
 
 def _share(flags: Floats | np.ndarray[Any, np.dtype[np.bool_]]) -> Interval:

@@ -56,8 +56,10 @@ log = logging.getLogger("tierline.sampling")
 
 _NOT_SAMPLED = ("seed", "n", "logprobs", "top_logprobs", "stream", "stream_options")
 _COMPARED_S: Final = 0.5
-"""Seconds that a comparison of texts may take at most, and the share of what is left that it gets for sure, _FOR_IT."""
+"""Seconds that a comparison of texts may take at most."""
+_KEPT_S: Final = 0.15
 _FOR_IT: Final = 0.25
+"""What is kept for it of the time that a sample is waited for: so many seconds, and this share at most."""
 _MOST_WAITING: Final = 8
 _THINKS = ("reasoning_effort", "reasoning", "thinking", "output_config")
 
@@ -134,7 +136,7 @@ class Samples:
         began, took_s = time.monotonic(), time.monotonic() - self._began
         hold_s = self._request.policy.escalate.stream.hold_max
         left_s = min(within_s, self._limit_s - took_s)
-        for_it_s = min(_COMPARED_S, max(0.0, left_s) * _FOR_IT)
+        for_it_s = min(_KEPT_S, max(0.0, left_s) * _FOR_IT)
         await asyncio.wait(self._tasks, timeout=max(0.0, min(left_s - for_it_s, max(took_s, hold_s))))
         answers = [answer for task in self._tasks if task.done() and not task.exception() and (answer := task.result())]
         calls = list(zip(evidence.tool_names, evidence.tool_arguments, strict=True))
