@@ -283,6 +283,25 @@ def test_the_pair_model_says_whether_answers_agree(
     assert attempt["tierline.agreement.by"] == by
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("api", ["responses", "messages"])
+@pytest.mark.parametrize(("sampled", "path"), [("It is Rome.", "direct"), ("It is Milan.", "escalated")])
+def test_the_other_apis_compare_answers_too(
+    gw: Gateway, local_upstream: Upstream, api: str, sampled: str, path: str, stream: bool
+) -> None:
+    """The question is read from a body in their own form."""
+    asked = "What is the capital of Italy?"
+    own = {"input": asked} if api == "responses" else {"messages": [{"role": "user", "content": asked}]}
+    body = {"model": "twice", "stream": stream, **own} | ({"max_tokens": 99} if api == "messages" else {})
+    local_upstream.default = Reply(text="Rome.")
+    local_upstream.on(is_sample).reply(text=sampled)
+    for _ in range(20):  # the worker may open its cross-encoder only now
+        answered = httpx2.post(f"{gw.url}/{api}", json=body, headers={"x-tierline-debug": "1"}, timeout=20)
+        if "no signal" not in answered.headers["x-tierline-reason"]:
+            break
+    assert answered.headers["x-tierline-path"] == path
+
+
 def test_two_answers_that_differ_escalate(gw: Gateway, local_upstream: Upstream) -> None:
     """A model that says something else each time does not know."""
     local_upstream.default = Reply(text="Rome.")
