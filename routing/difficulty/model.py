@@ -75,6 +75,8 @@ _BEFORE: Final = f"{_FAMILY}4"
 """The format before, of which an artefact is still read: its kinds have no words, and their domain is what is near."""
 OWN_FORMAT: Final = f"{FORMAT}+own"
 """Format of an artefact with `own_heads`, which a version that knows none of them must refuse."""
+NEIGHBOURS_FORMAT: Final = f"{FORMAT}+neighbours"
+"""Format of an artefact whose `own_heads` are neighbours, which a version that knows linear ones alone must refuse."""
 TENSORS: Final = (
     "words.buckets", "words.rarity", "heads.words", "heads.vector", "heads.counts", "heads.bias", "heads.kind",
     "kernel.landmarks", "kernel.weights", "kinds.vector", "kinds.counts", "kinds.words", "kinds.bias", "kinds.shift",
@@ -506,7 +508,7 @@ def _checked_weights(folder: Path) -> tuple[bytes | mmap, str]:
 def _made(weights: bytes | mmap, folder: Path) -> str:
     """Return the artefact's own metadata as JSON. Raises ArtefactError where it has an older format."""
     metadata = _metadata(weights)
-    for format_ in (OWN_FORMAT, _BEFORE, f"{_BEFORE}+own"):
+    for format_ in (OWN_FORMAT, NEIGHBOURS_FORMAT, _BEFORE, f"{_BEFORE}+own"):
         if format_ in metadata:
             return metadata[format_]
     if FORMAT not in metadata:

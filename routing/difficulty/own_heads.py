@@ -2,7 +2,10 @@
 
 P(right) of the cheapest and of the strongest tier are logistic in the classifier's logit, the vector and the counts.
 With few labels the weight of the classifier's logit is near 1 and the others near 0, so little changes.
-They hold for requests whose vector is near those of the labels, whether the classifier abstains there or not.
+
+Heads of the kind `neighbours` hold the vectors and outcomes of the labels instead, and no text: P(right) is logistic in
+the mean outcome of those that are nearest. Either kind holds for requests whose vector is near those of the labels,
+whether the classifier abstains there or not.
 """
 
 from __future__ import annotations
@@ -38,17 +41,30 @@ class OwnHeads:
     centroids: Vector
     min_similarity: Vector
     quantiles: Vector
+    stored: Vector | None = None
+    """Of neighbours: the labels' unit vectors, shape (n, dimension); None for the other kinds."""
+    outcomes: Vector | None = None
+    """Of neighbours: how adequate both answers of each label were, 0..1, shape (n, 2)."""
+    nearest: Vector | None = None
+    """Of neighbours: how many count, and what their mean outcome weighs in each tier's logit, shape (3,)."""
 
     @classmethod
     def of(cls, tensors: Mapping[str, NDArray[Any]]) -> OwnHeads | None:
         """Return the heads among an artefact's tensors; None if it has none. Raises KeyError if some are missing."""
         if not any(name.startswith(PREFIX) for name in tensors):
             return None
-        return cls(*(tensors[PREFIX + field.name] for field in fields(cls)))
+        given = fields(cls) if PREFIX + "stored" in tensors else fields(cls)[:-3]
+        return cls(*(tensors[PREFIX + field.name] for field in given))
+
+    @property
+    def kind(self) -> str:
+        """The kind of the heads: `neighbours`, or `linear` for a head over the classifier's logit and a ridge."""
+        return "linear" if self.stored is None else "neighbours"
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the tensors from which `of` builds equal heads."""
-        return {PREFIX + field.name: np.asarray(getattr(self, field.name), np.float32) for field in fields(self)}
+        given = {PREFIX + field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: np.asarray(value, np.float32) for name, value in given.items() if value is not None}
 
     def near(self, vectors: NDArray[Any]) -> NDArray[np.bool_]:
         """Return whether each vector, shape (..., dimension), is near the labelled requests."""
@@ -62,6 +78,9 @@ class OwnHeads:
         outside = np.where(in_domain, 0, 1)
         logits = vectors @ self.vector.T + np.minimum(np.maximum(counts, self.low), self.high) @ self.counts.T
         logits = logits + base_logits(base) * self.base.T[outside] + self.bias.T[outside]
+        if self.stored is not None and self.outcomes is not None and self.nearest is not None:
+            around = mean_outcome(vectors, self.stored, self.outcomes, int(self.nearest[0]))
+            logits = logits + around * self.nearest[1:]
         return np.asarray(1.0 / (1.0 + np.exp(-logits)))
 
 
@@ -69,3 +88,14 @@ def base_logits(p_right: NDArray[Any]) -> NDArray[Any]:
     """Return the logits, shape (..., 2), of P(right) of the cheapest and the strongest of the tiers (..., tiers)."""
     ends = np.clip(np.asarray(p_right)[..., [0, -1]], _CERTAIN, 1 - _CERTAIN)
     return np.asarray(np.log(ends / (1 - ends)))
+
+
+def mean_outcome(vectors: NDArray[Any], stored: NDArray[Any], outcomes: NDArray[Any], count: int) -> NDArray[Any]:
+    """Return the mean of `outcomes` (n, 2) over the `count` of `stored` (n, dimension) nearest to each vector.
+
+    `vectors` has shape (..., dimension), the result (..., 2).
+    """
+    cosines = vectors @ stored.T
+    count = min(count, len(stored))
+    rows = cosines.argpartition(len(stored) - count, axis=-1)[..., len(stored) - count :]
+    return np.asarray(np.add.reduce(outcomes[rows], axis=-2) / count)

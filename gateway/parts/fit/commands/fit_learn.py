@@ -116,11 +116,11 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         labels, kinds = chosen.labels, len(model.kinds)
         held = held_out(labels)
         earlier = fit_own(labels.take(~held), kinds, args.seed, on_progress)
-        figures = head_figures(labels.take(held), earlier.heads, args.seed)
+        figures = head_figures(labels.take(held), earlier.heads, args.seed, labels.take(~held))
         proposed: dict[str, Any] = {}
         if not figures.verdict:
             whole_fit = fit_own(labels, kinds, args.seed, on_progress)
-            proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder)
+            proposed = _write(args, file, text, base, whole_fit.heads, figures, len(labels), folder, whole_fit.kind)
             if live is not None and (learn := policy.of(RolloutSections).learn) is not None and learn.apply == "canary":
                 made = Path(proposed["policy"]).read_bytes().decode()
                 proposed["canary"] = start_canary(args, source, live, made, _canary_reason(figures, len(labels)))
@@ -130,14 +130,16 @@ def _learn(args: argparse.Namespace, found: SurfaceLabels) -> int:
         "surface": args.surface,
         "labels": len(labels),
         "left_out": chosen.left_out,
-        "prior": earlier.width,
+        "kind": earlier.kind,
+        "setting": earlier.setting,
+        "log_losses": earlier.losses,
         "measured": asdict(figures),
         "verdict": figures.verdict or "better",
         "heads": list(map(_head_values, heads)),
         "judge_and_people": people.as_json(),
         "proposed": proposed,
     }
-    lines, title = _lines(figures, heads, str(people)), _title(args.surface, figures, len(labels))
+    lines, title = _lines(figures, earlier.kind, heads, str(people)), _title(args.surface, figures, len(labels))
     show(Report(values, lines, title=title, width=120, done=_done(args.surface, proposed)), as_json=args.json)
     return Exit.OK if proposed else Exit.FINDINGS
 
@@ -176,13 +178,14 @@ def _write(
     figures: Measured,
     labels: int,
     folder: Path,
+    kind: str,
 ) -> dict[str, Any]:
     """Write the artefact, and the policy that pins it; return where."""
     from gateway.parts.fit.learning.own_artefact import save_own
     from gateway.parts.fit.training.sheet import Remade, data_sheet
 
     again = ("tierline", "fit", "learn", "--surface", args.surface, "--out", str(args.out), "--seed", str(args.seed))
-    what = f"difficulty of the requests of {args.surface}: heads on top of another classifier, by {labels} own labels"
+    what = f"difficulty of the requests of {args.surface}: {kind} on top of another classifier, by {labels} own labels"
     facts = {"labels": labels, "measured": {"held_out": asdict(figures)}}
     notes = ("the figures are of a fit to the earlier labels alone; the numbers here are fitted to all of them",)
     artefact = save_own(base, heads, args.out, args.surface, data_sheet(what, facts, Remade(again, notes)))
@@ -236,10 +239,11 @@ def _title(surface: str, figures: Measured, labels: int) -> str:
     )
 
 
-def _lines(figures: Measured, heads: Sequence[OwnHead], people: str) -> list[str | Table | Any]:
+def _lines(figures: Measured, kind: str, heads: Sequence[OwnHead], people: str) -> list[str | Table | Any]:
     made = table("classifier", "APGR", "AUROC, small adequate", "calibration error", "abstains")
     made.add_row("in use", *_cells(figures.other))
-    made.add_row("own", *_cells(figures.own))
+    made.add_row(f"own ({kind})", *_cells(figures.own))
+    made.add_row("table of sources", str(figures.table), "", "", "")
     verdict = figures.verdict
     lines: list[str | Table | Any] = [
         made,

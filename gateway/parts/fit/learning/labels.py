@@ -24,7 +24,8 @@ class OwnLabels:
     """Labels of one surface, of one small and one strong tier, oldest first; n of each.
 
     `right` (n, 2) is how adequate the small and the strong answer were: 0, 0.5 or 1. `p_right` (n, 2) and `in_domain`
-    are what the classifier says. `conversation` groups the turns of one conversation.
+    are what the classifier says. `conversation` groups the turns of one conversation. `source` (n,) is the kind of each
+    request, or another name of where it is from: what a table could know without reading the request.
     """
 
     request_id: NDArray[np.str_]
@@ -36,6 +37,7 @@ class OwnLabels:
     in_domain: NDArray[np.bool_]
     vectors: Floats
     counts: Floats
+    source: NDArray[np.str_]
 
     def __len__(self) -> int:
         return len(self.at)
@@ -100,6 +102,7 @@ def chosen_labels(
             np.array([bool(row["in_domain"]) for row in kept]),
             np.array([unpacked(row["vector"]) for row in kept]),
             np.array([row["counts"] for row in kept], np.float64),
+            np.array([str(row.get("kind") or "") for row in kept]),
         ),
         left_out,
     )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gateway.parts.fit.curves import Blocks, Curve, Floats, aurocs, calibration_errors
 from gateway.parts.fit.figures import Interval, interval, resamples
 from gateway.parts.fit.learning.labels import OwnLabels
+from gateway.parts.fit.learning.source_table import table_scores
 from gateway.parts.fit.training.ranking_left_out import FLOOR
 from routing.difficulty.own_heads import OwnHeads
 
@@ -36,13 +37,19 @@ class RouterFigures:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Both classifiers on the same `labels` held-out labels of `conversations`; differences are own minus other."""
+    """Both classifiers on the same `labels` held-out labels of `conversations`; differences are own minus other.
+
+    `table` is the APGR of a table of sources, languages and lengths over the labels that were fitted
+    (`gateway.parts.fit.learning.source_table`), and `table_gain` how much higher the own classifier's is.
+    """
 
     labels: int
     conversations: int
     own: RouterFigures
     other: RouterFigures
     apgr_gain: Interval
+    table: Interval
+    table_gain: Interval
 
     @property
     def verdict(self) -> str:
@@ -51,6 +58,10 @@ class Measured:
             return "the strong tier's answers are no better than the small one's, so there is nothing to route for"
         if not self.apgr_gain.lo > 0:
             return f"its APGR is higher by {self.apgr_gain}, which may be chance"
+        if not self.table_gain.lo > 0:
+            return (
+                f"a table of sources, languages and lengths ranks as well: APGR {self.table}, {self.table_gain} lower"
+            )
         if self.own.apgr.lo < FLOOR:
             return f"its APGR is {self.own.apgr}; a domain of its own takes {FLOOR:g} at the lower bound"
         if self.own.ece.value > self.other.ece.value + _WORSE_CALIBRATED:
@@ -58,8 +69,8 @@ class Measured:
         return ""
 
 
-def head_figures(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
-    """Return the figures of the heads, and of the classifier below them, on these labels."""
+def head_figures(labels: OwnLabels, heads: OwnHeads, seed: int, fitted: OwnLabels) -> Measured:
+    """Return the figures on these labels of the heads, of the classifier below them, and of a table over `fitted`."""
     near = heads.near(labels.vectors)
     own = np.where(
         near[:, None],
@@ -69,13 +80,14 @@ def head_figures(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
     own_in, other_in = near | labels.in_domain, labels.in_domain
     scores = _score(own, own_in), _score(labels.p_right, other_in)
     gain, right = labels.gain, (labels.right[:, 0] >= 0.5).astype(np.float64)
-    blocks = [Blocks.of(score) for score in scores]
+    by_table = table_scores(fitted, labels)
+    blocks = [Blocks.of(score) for score in (*scores, by_table[:, 1] - by_table[:, 0])]
     by_p = [Blocks.of(p[:, 0]) for p in (own, labels.p_right)]
     errors = [p[:, 0] - labels.right[:, 0] for p in (own, labels.p_right)]
     once = np.ones((1, len(labels)))
 
     def figures(weights: Floats) -> list[Floats]:
-        """Return the rows' APGR, AUROC and calibration errors, of the own classifier first."""
+        """Return the rows' APGR, AUROC and calibration errors, of the own classifier first; APGR of the table, too."""
         return [
             *(Curve.of(block, gain, weights).recovered() for block in blocks),
             *(aurocs(p, right, weights) for p in by_p),
@@ -85,15 +97,17 @@ def head_figures(labels: OwnLabels, heads: OwnHeads, seed: int) -> Measured:
     values = [float(value[0]) for value in figures(once)]
     draws = resamples(len(labels), seed, _RESAMPLES, labels.conversation)
     drawn = [np.concatenate(parts) for parts in zip(*map(figures, draws), strict=True)]
-    apgr = [interval(value, some) for value, some in zip(values[:2], drawn[:2], strict=True)]
-    auroc = [interval(value, some) for value, some in zip(values[2:4], drawn[2:4], strict=True)]
-    ece = [interval(value, some, biased=True) for value, some in zip(values[4:], drawn[4:], strict=True)]
+    apgr = [interval(value, some) for value, some in zip(values[:3], drawn[:3], strict=True)]
+    auroc = [interval(value, some) for value, some in zip(values[3:5], drawn[3:5], strict=True)]
+    ece = [interval(value, some, biased=True) for value, some in zip(values[5:], drawn[5:], strict=True)]
     return Measured(
         len(labels),
         len(np.unique(labels.conversation)),
         RouterFigures(apgr[0], auroc[0], ece[0], float(1 - own_in.mean())),
         RouterFigures(apgr[1], auroc[1], ece[1], float(1 - other_in.mean())),
         interval(values[0] - values[1], drawn[0] - drawn[1]),
+        apgr[2],
+        interval(values[0] - values[2], drawn[0] - drawn[2]),
     )
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.parts.fit.training.sheet import write_artefact
-from routing.difficulty.model import FORMAT, OWN_FORMAT, SHEET_FILE, WEIGHTS_FILE, ArtefactError
+from routing.difficulty.model import FORMAT, NEIGHBOURS_FORMAT, OWN_FORMAT, SHEET_FILE, WEIGHTS_FILE, ArtefactError
 from routing.difficulty.own_heads import PREFIX, OwnHeads
 
 
@@ -26,15 +26,16 @@ def save_own(base: Path, heads: OwnHeads, folder: Path, name: str, sheet: Mappin
     weights = base / WEIGHTS_FILE
     with safe_open(weights, "numpy") as opened:
         metadata = opened.metadata()
-    made = metadata.get(FORMAT) or metadata.get(OWN_FORMAT)
+    made = metadata.get(FORMAT) or metadata.get(OWN_FORMAT) or metadata.get(NEIGHBOURS_FORMAT)
     if made is None or int(json.loads(made)["tiers"]) != 2:
         raise ArtefactError(f"{weights} is not a classifier of two tiers, on which own heads could stand")
     tensors = {key: tensor for key, tensor in load_file(weights).items() if not key.startswith(PREFIX)}
-    numbers = serialise({**tensors, **heads.tensors()}, metadata={OWN_FORMAT: made})
+    format_ = OWN_FORMAT if heads.stored is None else NEIGHBOURS_FORMAT
+    numbers = serialise({**tensors, **heads.tensors()}, metadata={format_: made})
     stated = json.loads((base / SHEET_FILE).read_bytes())
     digest = hashlib.sha256(numbers).hexdigest()
     complete = {
-        "format": OWN_FORMAT,
+        "format": format_,
         "sha256": digest,
         "embedder": json.loads(made)["embedder"],
         **sheet,

@@ -2,13 +2,17 @@
 
 Each tier's logit is the classifier's own, plus a correction whose weights have a normal prior around zero. How wide the
 prior is, is chosen by cross-validation over conversations within the labels that are fitted, "no correction but the
-level" included; so few labels, or labels that the classifier explains already, leave it nearly as it is. A last
-logistic fit to the held-out folds' logits calibrates the probabilities.
+level" included; so few labels, or labels that the classifier explains already, leave it nearly as it is.
+
+Beside this head stand a ridge over vector and counts, and the mean outcome of the nearest labels, which know nothing of
+the classifier. A last logistic fit to the held-out folds' scores calibrates each, and the least log-loss chooses kind
+and setting. What is held out of the call measures them and chooses nothing: the cross-validation is nested.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,12 +25,19 @@ from gateway.parts.fit.training.domain import unit_centroids
 from gateway.parts.fit.training.logistic import fit_logistic
 from gateway.report import OnProgress
 from routing.difficulty.model import QUANTILES
-from routing.difficulty.own_heads import OwnHeads, base_logits
+from routing.difficulty.own_heads import OwnHeads, base_logits, mean_outcome
 
 _FOLDS: Final = 5
 _WIDTHS: Final = (0.0, 0.5, 1.5, 4.0, 10.0)
 """Standard deviations of the prior of the logit's change by the vector; by the counts it is a third of that."""
 _COUNTS_TO_VECTOR: Final = 1 / 3
+_PENALTIES: Final = (1.0, 3.0, 10.0, 30.0)
+"""Penalties of the ridge's weights, squared."""
+_NEIGHBOURS: Final = (10, 20, 40, 80)
+"""How many of the nearest labels may count; more than a third of the labels never do."""
+MOST_STORED: Final = 1500
+"""How many labels neighbours may be stored of: the request's vector is multiplied by each."""
+KINDS: Final = ("head", "ridge", "neighbours")
 _BASE: Final = 0.5
 """Standard deviation of the prior of the weight of the classifier's logit, around 1 within its domain and 0 outside."""
 _CENTROIDS: Final = 32
@@ -36,42 +47,107 @@ _OUTSIDE: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class OwnFit:
-    """Fitted heads; `width` is the prior's that was chosen, 0 for a correction of the level alone."""
+    """Fitted heads, their `kind`, and its setting that was chosen.
+
+    The setting is the width of the prior of `head` (0: a correction of the level alone), the penalty of `ridge`, or how
+    many `neighbours` count. `losses` has the least cross-validated log-loss of each kind.
+    """
 
     heads: OwnHeads
-    width: float
+    kind: str
+    setting: float
+    losses: Mapping[str, float]
 
 
-def fit_own(labels: OwnLabels, kinds: int, seed: int, on_progress: OnProgress) -> OwnFit:
-    """Fit to all of these labels. Equal labels give equal heads. Raises LibraryMissing."""
+def fit_own(
+    labels: OwnLabels, kinds: int, seed: int, on_progress: OnProgress, offered: Sequence[str] = KINDS
+) -> OwnFit:
+    """Fit to all of these labels, by one of the kinds `offered`. Equal labels give equal heads. Raises LibraryMissing.
+
+    `kinds` is how many kinds of requests the classifier tells apart.
+    """
     with one_thread():
         fold = by_text(labels.conversation.tolist(), _FOLDS, seed)
-        best: tuple[float, float, Floats] | None = None
-        for done, width in enumerate(_WIDTHS):
-            on_progress("cross-validating", done, len(_WIDTHS))
-            logits = np.zeros((len(labels), 2))
+        best: tuple[float, str, float, Floats, Floats] | None = None
+        losses: dict[str, float] = {}
+        candidates = [(kind, setting) for kind, setting in _candidates(len(labels)) if kind in offered]
+        for done, (kind, setting) in enumerate(candidates):
+            on_progress("cross-validating", done, len(candidates))
+            scores = np.zeros((len(labels), 2))
             for number in range(_FOLDS):
                 held = fold == number
-                weights = _weights(labels.take(~held), width)
-                logits[held] = _logits(labels.take(held), weights)
+                scores[held] = _scores(labels.take(~held), labels.take(held), kind, setting)
+            lines, logits = _calibrated(scores, labels.right, keep=kind == "head")
             loss = float((np.logaddexp(0, logits) - labels.right * logits).mean())
+            losses[kind] = min(loss, losses.get(kind, np.inf))
             if best is None or loss < best[0]:
-                best = loss, width, logits
-        on_progress("cross-validating", len(_WIDTHS), len(_WIDTHS))
+                best = loss, kind, setting, lines, logits
+        on_progress("cross-validating", len(candidates), len(candidates))
         if best is None:
-            raise AssertionError("there are widths to choose from")
-        _, width, logits = best
-        weights = _weights(labels, width)
-        for tier in range(2):  # Platt's calibration; being linear in the logit, it becomes part of the weights
-            slope, level = fit_logistic(logits[:, tier : tier + 1], labels.right[:, tier], 1.0)
-            if slope > 0:
-                weights[tier] *= slope
-                weights[tier][-2:] += level
-                logits[:, tier] = logits[:, tier] * slope + level
+            raise AssertionError("there are settings to choose from")
+        _, kind, setting, lines, logits = best
         centroids, similarity = unit_centroids(labels.vectors, _CENTROIDS, _OUTSIDE, seed)
+        if kind == "neighbours":
+            weights = np.zeros((2, labels.vectors.shape[1] + labels.counts.shape[1] + 4))
+        else:
+            weights = _weights(labels, setting) if kind == "head" else _ridge(labels, setting)
+            weights *= lines[:, :1]
+        weights[:, -2:] += lines[:, 1:]
     p = 1 / (1 + np.exp(-logits))
-    quantiles = np.quantile(p[:, 1] - p[:, 0], QUANTILES)
-    return OwnFit(_heads(labels, weights, centroids, similarity, np.tile(quantiles, (kinds, 1))), width)
+    quantiles = np.tile(np.quantile(p[:, 1] - p[:, 0], QUANTILES), (kinds, 1))
+    heads = _heads(labels, weights, centroids, similarity, quantiles)
+    if kind == "neighbours":
+        numbers = labels.vectors, labels.right, np.array([setting, *lines[:, 0]])
+        stored, outcomes, nearest = (np.asarray(each, np.float32) for each in numbers)
+        heads = replace(heads, stored=stored, outcomes=outcomes, nearest=nearest)
+    return OwnFit(heads, kind, setting, losses)
+
+
+def _candidates(labels: int) -> list[tuple[str, float]]:
+    """Return the kinds and settings to choose from, for so many labels; the first is the correction of the level."""
+    counts = [count for count in _NEIGHBOURS if 3 * count <= labels <= MOST_STORED]
+    by_kind = zip(KINDS, (_WIDTHS, _PENALTIES, counts), strict=True)
+    return [(kind, float(setting)) for kind, settings in by_kind for setting in settings]
+
+
+def _scores(fitted: OwnLabels, held: OwnLabels, kind: str, setting: float) -> Floats:
+    """Return the scores (n, 2) of the labels `held` by a fit to the others."""
+    if kind == "neighbours":
+        return np.asarray(mean_outcome(held.vectors, fitted.vectors, fitted.right, int(setting)), np.float64)
+    return _logits(held, _weights(fitted, setting) if kind == "head" else _ridge(fitted, setting))
+
+
+def _calibrated(scores: Floats, right: Floats, keep: bool) -> tuple[Floats, Floats]:
+    """Return each tier's slope and level (2, 2) by Platt's calibration, and the logits (n, 2) that come of them.
+
+    A slope never is negative. Where it would be, the scores stay as they are if `keep` (they are logits already), and
+    else the level stands alone.
+    """
+    lines = np.zeros((2, 2))
+    for tier in range(2):
+        column = scores[:, tier]
+        mean, spread = (0.0, 1.0) if keep else (column.mean(), max(column.std(), 1e-6))
+        slope, level = fit_logistic(((column - mean) / spread)[:, None], right[:, tier], 1.0)
+        if slope > 0:
+            lines[tier] = slope / spread, level - slope * mean / spread
+        elif keep:
+            lines[tier] = 1.0, 0.0
+        else:
+            lines[tier] = 0.0, fit_logistic(np.zeros((len(right), 1)), right[:, tier], 1.0)[1]
+    return lines, scores * lines[:, 0] + lines[:, 1]
+
+
+def _ridge(labels: OwnLabels, penalty: float) -> Floats:
+    """Return the weights of both tiers, as `_weights` does, of a ridge over vectors and counts."""
+    from sklearn.linear_model import Ridge
+
+    mean, spread = labels.counts.mean(axis=0), labels.counts.std(axis=0)
+    scale = np.divide(_COUNTS_TO_VECTOR / np.sqrt(len(mean)), spread, out=np.zeros_like(spread), where=spread > 1e-6)
+    model = Ridge(alpha=penalty).fit(np.hstack([labels.vectors, (labels.counts - mean) * scale]), labels.right)
+    by_vector, by_counts = np.split(model.coef_, [labels.vectors.shape[1]], axis=1)
+    by_counts = by_counts * scale
+    level = (model.intercept_ - by_counts @ mean)[:, None]
+    return np.hstack([by_vector, by_counts, np.zeros((2, 2)), level, level])
 
 
 def _features(labels: OwnLabels) -> tuple[Floats, Floats]:
