@@ -202,12 +202,12 @@ class GainTask:
 def _trust(table: GainTable) -> float:
     """Return the weight, 0..1, of the heads' correction to the line, by how much it helps on held-out parts."""
     fold = np.random.default_rng(0).permutation(np.arange(len(table.logprob)) % _INNER_FOLDS)
-    beyond, left = np.zeros(len(fold)), np.zeros(len(fold))
+    beyond, left, raw = np.zeros(len(fold)), np.zeros(len(fold)), np.zeros(len(fold))
     for number in range(_INNER_FOLDS):
         fitted, held = table.take(np.flatnonzero(fold != number)), table.take(np.flatnonzero(fold == number))
         heads, line = _Heads.of(fitted), GainLine.of(fitted)
         small, large = heads(held)
-        own = line(held.logprob)
+        own = raw[fold == number] = line(held.logprob)
         difference = large - small - own
         # Only differences within the fold count: its mean belongs to the level, and would leak the held-out labels.
         beyond[fold == number] = difference - difference.mean()
@@ -217,7 +217,31 @@ def _trust(table: GainTable) -> float:
         return 0.0
     weight = float(beyond @ left) / power
     variance = float(((left - weight * beyond) ** 2).mean()) / power
-    return float(np.clip(weight - variance / weight, 0.0, 1.0)) if weight > 0 else 0.0
+    weight = float(np.clip(weight - variance / weight, 0.0, 1.0)) if weight > 0 else 0.0
+    return weight if weight > 0 and _ranks_better(table, raw, beyond * weight, fold) else 0.0
+
+
+def _ranks_better(table: GainTable, raw: Floats, correction: Floats, fold: NDArray[np.int64]) -> bool:
+    """Return whether the corrected order recovers more of the gain than `raw` does, by more than one standard error.
+
+    Both (n,) were fitted without the row's `fold`. The error is that of the parts' mean difference: what helps the
+    squared error may still cost ranking, and then the raw order is kept.
+    """
+    saved = []
+    for number in range(_INNER_FOLDS):
+        held = fold == number
+        gain = table.gain[held]
+        both = (raw[held] + correction[held], raw[held])
+        corrected, plain = (_area(score, gain) for score in both)
+        saved.append(corrected - plain)
+    values = np.array(saved)
+    return bool(values.mean() > values.std(ddof=1) / np.sqrt(_INNER_FOLDS))
+
+
+def _area(score: Floats, gain: Floats) -> float:
+    """Return how much gain sending the highest scores first recovers, as a covariance of rank and gain."""
+    ranks = share_below(np.sort(score), score) - 0.5
+    return float((ranks * (gain - gain.mean())).mean())
 
 
 def logistic(inputs: Floats, right: Floats) -> Floats:
