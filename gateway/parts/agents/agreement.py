@@ -175,7 +175,7 @@ class Samples:
             return None
         drawn = evidence_of(completion.value)
         calls = list(zip(drawn.tool_names, drawn.tool_arguments, strict=True))
-        return ComparedAnswer(drawn.text, calls) if drawn.text or calls else None
+        return ComparedAnswer(drawn.text, calls, drawn.finish_reason == "length") if drawn.text or calls else None
 
     def _limited(self, asked: BackendRequest) -> dict[str, Any]:
         """Return the body with the sample's temperature, as one that is set would make it equal to the answer.
@@ -212,10 +212,14 @@ _DEEPEST = 6
 
 
 class ComparedAnswer(NamedTuple):
-    """What a model said, and the tools that it called with it: the name and the arguments, as JSON, of each."""
+    """What a model said, and the tools that it called with it: the name and the arguments, as JSON, of each.
+
+    `cut`: it said more than the tokens that it was allowed.
+    """
 
     text: str
     calls: Sequence[tuple[str, str]] = ()
+    cut: bool = False
 
     def so_far(self) -> ComparedAnswer | None:
         """Return the answer without its last word, which may be incomplete; None if nothing is left."""
@@ -267,17 +271,28 @@ def _comparable(
     """Return the answer with each sample, both as far as they are compared."""
     if complete:
         return [
-            (answer._replace(text=answer.text[:_MAX_CHARS]), sample._replace(text=sample.text[:_MAX_CHARS]))
+            _as_far_as(answer._replace(text=answer.text[:_MAX_CHARS]), sample._replace(text=sample.text[:_MAX_CHARS]))
             for sample in samples
         ]
     begun = answer.so_far()
     if begun is None:
         return []
     return [
-        (begun, sample if begun.calls or sample.calls else sample._replace(text=_first_words(sample.text, begun.text)))
+        _as_far_as(
+            begun,
+            sample if begun.calls or sample.calls else sample._replace(text=_first_words(sample.text, begun.text)),
+        )
         for sample in samples
         if begun.calls or not sample.calls
     ]
+
+
+def _as_far_as(answer: ComparedAnswer, sample: ComparedAnswer) -> tuple[ComparedAnswer, ComparedAnswer]:
+    """Return so much of the text of an answer as a sample has that was cut, and the sample."""
+    if not sample.cut or answer.calls or sample.calls:
+        return answer, sample
+    text = _whole_words(sample.text) or sample.text
+    return answer._replace(text=_first_words(answer.text, text) or answer.text), sample._replace(text=text)
 
 
 def _calls_agree(one: ComparedAnswer, other: ComparedAnswer, complete: bool) -> float:

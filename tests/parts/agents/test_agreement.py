@@ -9,7 +9,7 @@ import time
 import pytest
 
 from cache import shipped_cross_encoder
-from gateway.parts.agents.agreement import ComparedAnswer, TextComparer, agreement_of, similarity
+from gateway.parts.agents.agreement import ComparedAnswer, TextComparer, agreement_of, similarity, texts_compared
 from gateway.parts.encoders.cross_encoder import CrossEncoder
 from gateway.parts.measures.likeness import AgreementScore, AnswerLikeness
 from policies.model import UNCALIBRATED_BELOW
@@ -166,6 +166,16 @@ def _calls(*calls: tuple[str, object]) -> ComparedAnswer:
 
 def _reads(*paths: str) -> ComparedAnswer:
     return _calls(*(("read", {"path": path}) for path in paths))
+
+
+def test_of_a_longer_answer_so_much_is_compared_as_a_sample_has_that_was_cut() -> None:
+    """A stream may be held longer than its sample was allowed to go on."""
+    answer = ComparedAnswer("The capital of Italy is Rome, a city on the Tiber.")
+    cut = ComparedAnswer("The capital of Italy is Rome, a ci", cut=True)
+    assert texts_compared(answer, [cut], complete=False) == [("The capital of Italy is Rome, a",) * 2]
+    assert texts_compared(answer, [cut], complete=True) == [("The capital of Italy is Rome, a",) * 2]
+    ended = cut._replace(text="The capital of Italy is Rome.", cut=False)
+    assert texts_compared(answer, [ended], complete=True) == [(answer.text, ended.text)]
 
 
 @pytest.mark.parametrize(

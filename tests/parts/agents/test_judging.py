@@ -327,12 +327,12 @@ def test_several_choices_are_not_sampled(gw: Gateway, local_upstream: Upstream) 
     assert len(local_upstream.requests) == 1
 
 
-LONG = "The capital of Italy is Rome, a city on the Tiber with some three million people and many churches."
+LONG = "Italy has 20 regions, and its capital is Rome, a city on the Tiber with many people and many churches."
 
 
 @pytest.mark.parametrize(
     ("sampled", "goes_out"),
-    [(LONG, LONG), ("I am not sure, perhaps it is Milan or Turin, or one of the others up there.", "From hosted.")],
+    [(LONG, LONG), (LONG.replace("20", "17"), "From hosted.")],  # sure by words: the model may not be open yet
     ids=["agree", "differ"],
 )
 def test_the_beginnings_of_two_streams_are_compared(

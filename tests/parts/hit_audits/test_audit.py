@@ -224,7 +224,7 @@ async def test_answers_far_from_each_other_are_not_the_same(store: RedisStore) -
 async def test_the_pair_model_reads_what_answers_say(store: RedisStore) -> None:
     """Off the event loop, in the languages that it reads. What it cannot tell gives no label."""
     audits = Audits(store, secrets.token_hex(4), near, scorer=CrossEncoder.load(shipped_cross_encoder()))
-    same = ("Open the settings and choose Sound.", "Open the settings, then select Sound.")
+    same = ("The jacket should be hand washed.", "Wash the jacket by hand.")
     unclear = ("Choose the person and click Add.", "Press the button to add the person to it.")
     labels = await labelled(audits, audits.surface("chat", semantic(), 0.9), same, unclear, UNREAD)
     assert [label.wrong for label in labels] == [False, True]
