@@ -86,7 +86,7 @@ class ToolProbe:
     async def _run(self) -> None:
         await asyncio.sleep(self._first_s)
         while True:
-            for endpoint in [one for one, due in self._due.items() if due <= self._clock()]:
+            for endpoint in [each for each, due in self._due.items() if due <= self._clock()]:
                 self._due[endpoint] = self._clock() + await self._ask(endpoint)
             await asyncio.sleep(max(0.0, min(self._due.values()) - self._clock()))
 
