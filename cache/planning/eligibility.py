@@ -256,6 +256,7 @@ _ON_ITS_WORDS: Final = word_set(_LISTS["on_its_words"])
 _OF_TEXT: Final = word_set(_LISTS["of_text"])
 _ANNOUNCING: Final = word_set(_LISTS["announcing"])
 _NAMING_TEXT: Final = word_set(_LISTS["naming_text"])
+_NAMING_LANGUAGE: Final = word_set(_LISTS["naming_language"])
 _PAIRS: Final = frozenset(groups_of(_LISTS["pairs"]))
 _OF_PAIRS: Final = frozenset(max(reversed(pair), key=len) for pair in _PAIRS)
 """The longer word of each pair, the rarer one: most questions have none of them."""
@@ -286,12 +287,12 @@ def _introduces(question: _QuestionWords) -> bool:
     if colon is None:
         return False
     before = _WORD.findall(text[: colon.start()].lower())
-    if not _TASKS.isdisjoint(before) or not _NAMING_TEXT.isdisjoint(before):
-        return True
     rest = text[colon.end() :]
     if before and _ANNOUNCING.issuperset(before):
         return _begins_with_a_task(_WORD.findall(rest.lower()))
-    return not _asks(rest)
+    if not (_TASKS.isdisjoint(before) and _NAMING_TEXT.isdisjoint(before)):
+        return True
+    return (0 < len(before) <= 2 and before[-1] in _NAMING_LANGUAGE) or not _asks(rest)
 
 
 def _is_task(question: _QuestionWords) -> bool:
