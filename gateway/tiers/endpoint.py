@@ -87,8 +87,8 @@ class Endpoint:
     one event loop.
     """
 
-    drops_tools = False
-    """Whether its server is known to leave tools out of the prompt in silence."""
+    drops_tools: bool | None = None
+    """Whether its server leaves tools out of the prompt in silence; None where that is not known."""
 
     def __init__(
         self,

@@ -96,15 +96,14 @@ class ToolProbe:
             async with asyncio.timeout(_PATIENCE_S):
                 drops = await drops_tools(endpoint)
         except (BackendError, TimeoutError, OSError):
-            endpoint.drops_tools = False  # it may come back with another template
-            return DOWN_S
+            return DOWN_S  # what is known holds: tools that are dropped are worse than a tier that is passed over
         if drops and not endpoint.drops_tools:
             log.warning(
                 "backend %s: its server's chat template drops tools, so requests with tools pass it over; give the "
                 "server a template that has them, or leave tools out of its capabilities",
                 endpoint.config.name,
             )
-        endpoint.drops_tools = bool(drops)
+        endpoint.drops_tools = drops
         return UNKNOWN_S if drops is None else self._again_s
 
 
