@@ -85,7 +85,23 @@ class ComparedPairs:
             raise ValueError("each number of pairs must be from 0 to the number that was compared")
 
 
-class MeasuredPairScorer(TextPairScorer, Protocol):
+class StatementScorer(TextPairScorer, Protocol):
+    """A cross-encoder whose data sheet states how it reads two statements of answers."""
+
+    @property
+    def same_answer(self) -> float | None:
+        """Score from which two statements of answers say the same; None if it is not known."""
+
+    @property
+    def other_answer(self) -> float:
+        """Score up to which two statements of answers, in almost the same words, say different things."""
+
+    @property
+    def label_errors(self) -> ComparedPairs:
+        """How often an audit errs that compares answers with it."""
+
+
+class MeasuredPairScorer(StatementScorer, Protocol):
     """A cross-encoder with what its data sheet states beside it."""
 
     @property
@@ -102,18 +118,6 @@ class MeasuredPairScorer(TextPairScorer, Protocol):
 
     def open(self) -> None:
         """Open the model, which `scores` does otherwise. Raises CrossEncoderError."""
-
-    @property
-    def same_answer(self) -> float | None:
-        """Score from which two statements of answers say the same; None if it is not known."""
-
-    @property
-    def other_answer(self) -> float:
-        """Score up to which two statements of answers, in almost the same words, say different things."""
-
-    @property
-    def label_errors(self) -> ComparedPairs:
-        """How often an audit errs that compares answers with it."""
 
     @property
     def cosine_weights(self) -> Mapping[str, float]:

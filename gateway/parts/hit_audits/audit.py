@@ -34,6 +34,7 @@ import orjson
 
 from cache.entry import CorruptEntry, decode
 from cache.scopes.scope import SCHEMA
+from cache.semantic.cross_encoder import StatementScorer
 from cache.semantic.hit_bound import Complaint, SurfaceState, group_in_words
 from cache.store.base import Append, Command, Store, StoreUnavailable
 from cache.store.resp import entries
@@ -42,7 +43,7 @@ from gateway.parts.hit_audits.control import RiskControl, RiskFigures
 from gateway.parts.hit_audits.groups import MOST, Batch, Label, decode_batch, encode_batch
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE
 from gateway.parts.hit_audits.published import LINES, PublishedRisk, publication
-from gateway.parts.measures.statements import Embed, StatementScorer
+from gateway.parts.measures.statements import Embed
 
 if TYPE_CHECKING:
     from policies.caching import AuditJudgeRules, SemanticCache

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
+from cache.semantic.cross_encoder import StatementScorer
 from cache.store.base import StoreUnavailable
 from cache.text.guards import Pair
 from cache.text.reading import LISTS, SCRIPTS, is_english, is_written_in, read
@@ -42,7 +43,7 @@ from gateway.cascade.fields import with_set_fields
 from gateway.chat.usage import Usage
 from gateway.parts.hit_audits.label_errors import AS_THEY_ARE, LabelErrors
 from gateway.parts.measures.daily_budget import DailyBudget, call_model
-from gateway.parts.measures.statements import Embed, StatementComparer, StatementScorer, Verdict
+from gateway.parts.measures.statements import Embed, StatementComparer, Verdict
 from routing.features import room_needed
 
 if TYPE_CHECKING:

@@ -33,10 +33,11 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from unicodedata import normalize
 
+from cache.semantic.cross_encoder import StatementScorer
 from cache.text.languages import known_lexicons, language, reading_in
 from cache.text.reading import LISTS, SCRIPTS, is_written_in, read
 from cache.text.thesaurus import word_set
-from gateway.parts.measures.statements import StatementScorer, statements
+from gateway.parts.measures.statements import statements
 
 NUMBERS: Final = Path(__file__).with_suffix(".json")
 """The fitted numbers: `bias`, and `weights` by the name of a sign."""

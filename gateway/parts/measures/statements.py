@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from operator import add
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cache.semantic.cross_encoder import ComparedPairs
+from cache.semantic.cross_encoder import StatementScorer
 from cache.text.conversation import END
 from cache.text.guards import Pair
 from cache.text.languages import language
@@ -44,33 +44,6 @@ _NUMBERED: Final = re.compile(r"\d++[.)]\s++")
 _MARK: Final = re.compile(r"(?:\d++[.)]|[-*•·–#>]++)\s++")
 _OPENERS: Final = frozenset(part.strip() for part in LISTS["openers"].split(";"))
 """Sentences that say nothing about the question, in lower case without punctuation."""
-
-
-class StatementScorer(Protocol):
-    """The pair model: `gateway.parts.encoders.cross_encoder` implements it. Called in a thread."""
-
-    @property
-    def scripts(self) -> Collection[str]:
-        """Scripts that it reads, such as `Latin`."""
-
-    @property
-    def languages(self) -> Collection[str]:
-        """Languages that it reads, by their code."""
-
-    @property
-    def same_answer(self) -> float | None:
-        """Score from which two statements say the same; None if it is not known."""
-
-    @property
-    def other_answer(self) -> float:
-        """Score up to which the model is sure that two statements, or two answers, do not say the same."""
-
-    @property
-    def label_errors(self) -> ComparedPairs:
-        """How often an audit that compares answers with it errs."""
-
-    def scores(self, pairs: Sequence[tuple[str, str]]) -> Sequence[float]:
-        """Return for each pair how likely both say the same, 0..1; 0 or less for one that it cannot read."""
 
 
 class StatementComparer:
