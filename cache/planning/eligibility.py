@@ -295,10 +295,6 @@ def _introduces(question: _QuestionWords) -> bool:
     return (0 < len(before) <= 2 and before[-1] in _NAMING_LANGUAGE) or not _asks(rest)
 
 
-def _is_task(question: _QuestionWords) -> bool:
-    return _begins_with_a_task(question.words)
-
-
 def _begins_with_a_task(words: Sequence[str]) -> bool:
     # `Can I add ...` and `if you want to add ...` ask for information; `can you add ...` gives a task.
     if tuple(words[:2]) in _ASKS_LEAVE:
@@ -322,6 +318,6 @@ _RULES: Final[tuple[tuple[str, str, Callable[[_QuestionWords], bool]], ...]] = (
     ("payload", "language", _of_language),
     ("payload", "signs", _has_signs),
     ("payload", "colon", _introduces),
-    ("payload", "task", _is_task),
+    ("payload", "task", lambda question: _begins_with_a_task(question.words)),
 )
 """What makes a question ineligible: the reason, the rule's name where a reason has several, and the test."""
